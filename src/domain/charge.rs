@@ -1,0 +1,142 @@
+//! What one check asks of which cell: the form in which plans reach an engine.
+//!
+//! A charge carries every figure that the decision needs, so an engine knows
+//! no plans, no calendars and no bodies.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::plan::{Enforce, Meter, Scope};
+use super::time::Millis;
+
+/// The short number a tenant has in this installation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TenantRef(pub u32);
+
+/// Names an account: limits of one owner, decided under one lock.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AccountKey {
+    pub tenant: TenantRef,
+    pub scope: Scope,
+    /// User, org or pool id; empty for the tenant's own account.
+    pub owner: Arc<str>,
+}
+
+/// Names a cell within an account: a hash of everything that makes two limits
+/// the same limit (name, kind, meter, period, scope, filter).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct CellId(pub u64);
+
+/// One limit's demand on one cell.
+#[derive(Debug, Clone)]
+pub struct Charge {
+    /// Index into the operation's accounts.
+    pub account: u8,
+    pub cell: CellId,
+    pub meter: MeterCode,
+    pub figures: Figures,
+    pub demand: Demand,
+    pub enforce: Enforce,
+    /// Stock that must be left behind (a bulk call in a shared pool).
+    pub keep: u64,
+}
+
+/// A meter as a number, so that receipts stay small.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeterCode(pub u8);
+
+impl MeterCode {
+    pub const REQUESTS: Self = Self(0);
+    pub const INPUT: Self = Self(1);
+    pub const OUTPUT: Self = Self(2);
+    pub const TOTAL: Self = Self(3);
+    pub const CREDITS: Self = Self(4);
+    pub const SLOTS: Self = Self(5);
+    const CUSTOM: u8 = 6;
+
+    /// The n-th custom meter of the hold's `amounts`.
+    pub fn custom(index: usize) -> Self {
+        Self(Self::CUSTOM + index as u8)
+    }
+
+    pub fn custom_index(self) -> Option<usize> {
+        self.0.checked_sub(Self::CUSTOM).map(usize::from)
+    }
+
+    /// The code of a built-in meter; `None` for a custom one.
+    pub fn built_in(meter: &Meter) -> Option<Self> {
+        match meter {
+            Meter::Requests => Some(Self::REQUESTS),
+            Meter::InputTokens => Some(Self::INPUT),
+            Meter::OutputTokens => Some(Self::OUTPUT),
+            Meter::TotalTokens => Some(Self::TOTAL),
+            Meter::Credits => Some(Self::CREDITS),
+            Meter::Custom(_) => None,
+        }
+    }
+
+    /// Whether a check holds this meter's amount until the settle. Requests
+    /// and custom amounts are used up at once.
+    pub fn is_held(self) -> bool {
+        matches!(self, Self::INPUT | Self::OUTPUT | Self::TOTAL | Self::CREDITS)
+    }
+}
+
+/// The figures of a limit at the moment of the operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Figures {
+    /// Tokens and tokens per minute, in force since `since`.
+    Bucket { capacity: u64, refill: u64, since: Millis },
+    /// `granted` is what grants add to `limit` now.
+    Window { limit: u64, granted: u64, span: Span },
+    Slots { limit: u64 },
+}
+
+/// How a window begins and ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Span {
+    /// Borders around now by the calendar rule in force. A running window that
+    /// was opened under another rule ends as stored; the next one then ends at
+    /// the first border at least `min_len` ms after it began.
+    Calendar { start: Millis, end: Millis, next_end: Millis, min_len: i64 },
+    /// Windows of `len` ms that tile from the first take.
+    Tiles { len: i64 },
+    /// A window of `len` ms that opens at a take when none is open.
+    Session { len: i64 },
+    Lifetime,
+}
+
+/// An amount as a function of the output tokens granted:
+/// `ceil((fixed + per_output x output) / unit)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Demand {
+    pub fixed: u128,
+    pub per_output: u64,
+    pub unit: u64,
+}
+
+impl Demand {
+    pub const NONE: Self = Self::fixed(0);
+
+    pub const fn fixed(amount: u64) -> Self {
+        Self { fixed: amount as u128, per_output: 0, unit: 1 }
+    }
+
+    /// Saturates at `u64::MAX`, far above any limit.
+    pub fn amount(&self, output: u64) -> u64 {
+        let sum = self.fixed + u128::from(self.per_output) * u128::from(output);
+        u64::try_from(sum.div_ceil(u128::from(self.unit))).unwrap_or(u64::MAX)
+    }
+
+    /// The largest output whose amount is at most `available`; `None` when
+    /// not even no output fits.
+    pub fn largest_output(&self, available: u64) -> Option<u64> {
+        let room = u128::from(available) * u128::from(self.unit);
+        let room = room.checked_sub(self.fixed)?;
+        match self.per_output {
+            0 => Some(u64::MAX),
+            slope => Some(u64::try_from(room / u128::from(slope)).unwrap_or(u64::MAX)),
+        }
+    }
+}

@@ -1,0 +1,209 @@
+#![doc = include_str!("README.md")]
+
+mod sqlite;
+
+pub use sqlite::SqliteLedger;
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use crate::domain::charge::{AccountKey, TenantRef};
+use crate::domain::hold::{Amounts, Hold};
+use crate::domain::ids::{HoldId, Label, Name, RequestId, TenantId, UserId};
+use crate::domain::time::Millis;
+
+/// Why the ledger could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum LedgerError {
+    /// Away, full, locked or read-only: the same call may succeed later.
+    #[error("the ledger is not available")]
+    Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The record was changed since the caller read it.
+    #[error("the record was changed meanwhile")]
+    Conflict,
+    /// A stored value cannot be read.
+    #[error("the ledger holds a value that cannot be read: {0}")]
+    Corrupt(String),
+    /// The file cannot be used at all (no database, newer schema, other owner).
+    #[error("{0}")]
+    Unusable(String),
+}
+
+pub type Answer<'a, T> = BoxFuture<'a, Result<T, LedgerError>>;
+
+/// One step of one hold, in the order in which the engine took it. A batch is
+/// on record wholly or not at all.
+#[derive(Debug, Clone)]
+pub struct Change {
+    /// The hold as it stands after the step (inserted or replaced by id).
+    pub hold: Arc<Hold>,
+    /// What the step adds to the day's totals (signed: corrections).
+    pub usage: Option<UsageDelta>,
+    /// The packed state of every account the step touched.
+    pub accounts: Vec<(AccountKey, Arc<[u8]>)>,
+}
+
+/// Difference to the totals of (tenant, `hold.day`, user, org, plan, feature,
+/// `model`), in the meters' units.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsageDelta {
+    pub model: Option<Name>,
+    pub requests: i64,
+    pub input_tokens: i64,
+    pub output_tokens: i64,
+    pub total_tokens: i64,
+    pub credits: i64,
+}
+
+/// An account as last committed, with what belongs to it.
+#[derive(Debug, Default)]
+pub struct StoredAccount {
+    /// `None`: this account was never touched.
+    pub state: Option<Vec<u8>>,
+    /// Every hold with a receipt on this account that is neither settled nor
+    /// released.
+    pub unfinished: Vec<Arc<Hold>>,
+    /// Request ids of this user (scope user only): digest, hold, when the hold
+    /// finished (`None` while unfinished). Those finished before `since` are
+    /// left out.
+    pub requests: Vec<(u64, HoldId, Option<Millis>)>,
+}
+
+/// A user on record.
+#[derive(Debug, Clone, PartialEq)]
+pub struct User {
+    pub id: UserId,
+    pub plan: Name,
+    /// From when the present plan's figures hold.
+    pub plan_since: Millis,
+    /// The sequence of the last numbered plan change.
+    pub plan_sequence: Option<u64>,
+    pub org: Option<Name>,
+    pub verified: bool,
+    pub suspended: bool,
+    /// IANA name; `None`: the tenant's.
+    pub zone: Option<String>,
+    /// 1-31; `None` is 1.
+    pub anchor_day: Option<u8>,
+    /// `device` and `address`, as the tenant gave them.
+    pub signals: Option<Signals>,
+    pub created_at: Millis,
+    pub version: u32,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Signals {
+    pub device: Option<String>,
+    pub address: Option<String>,
+}
+
+/// A tenant on record.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TenantRow {
+    pub number: TenantRef,
+    pub id: TenantId,
+    pub test: bool,
+    pub suspended: bool,
+    /// A test tenant's clock once it was set.
+    pub clock: Option<Millis>,
+}
+
+/// Kinds of versioned records. Every version is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RecordKind {
+    Plan,
+    Pool,
+    Models,
+    Settings,
+    Key,
+}
+
+/// One version of a plan, pool, the models, the settings or a key.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Record {
+    pub kind: RecordKind,
+    /// Plan id, pool id, kid; empty for models and settings.
+    pub id: String,
+    pub version: u32,
+    /// JSON; `None` marks a deletion.
+    pub body: Option<String>,
+    pub effective_at: Millis,
+    pub written: Written,
+}
+
+/// Who wrote, when and why: also the audit row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Written {
+    pub at: Millis,
+    pub by: String,
+    pub reason: Option<String>,
+}
+
+/// Totals of one day and group, for sums and reports.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UsageRow {
+    pub day: i32,
+    pub user: UserId,
+    pub org: Option<Name>,
+    pub plan: Name,
+    pub model: Option<Name>,
+    pub feature: Option<Label>,
+    pub amounts: Amounts,
+}
+
+/// The durable truth. Every method is atomic; what has returned `Ok` survives
+/// kill -9 (and power loss with durability `commit`).
+pub trait Ledger: Send + Sync + 'static {
+    /// Writes all changes in one transaction.
+    fn commit(&self, changes: Vec<Change>) -> Answer<'_, ()>;
+    /// Reads an account; `requests_since`: see [`StoredAccount::requests`].
+    fn account(&self, key: AccountKey, requests_since: Millis) -> Answer<'_, StoredAccount>;
+    fn hold(&self, tenant: TenantRef, id: HoldId) -> Answer<'_, Option<Hold>>;
+    /// The newest hold of this user with this request id.
+    fn hold_by_request(&self, tenant: TenantRef, user: UserId, request: RequestId) -> Answer<'_, Option<Hold>>;
+    /// Unfinished holds in doubt since `before` or earlier, oldest first.
+    fn doubtful(&self, tenant: TenantRef, before: Millis, limit: u32) -> Answer<'_, Vec<Hold>>;
+    /// Whether any hold of the tenant was ever recorded.
+    fn ever_taken(&self, tenant: TenantRef) -> Answer<'_, bool>;
+    /// Daily totals, ordered by day, user, model; `from..to` in days.
+    fn usage(&self, tenant: TenantRef, from: i32, to: i32) -> Answer<'_, Vec<UsageRow>>;
+
+    fn user(&self, tenant: TenantRef, id: UserId) -> Answer<'_, Option<User>>;
+    /// Users by id, ascending, after `after`; `contains` matches a part of the
+    /// id, byte for byte.
+    fn users(&self, tenant: TenantRef, query: UserQuery) -> Answer<'_, Vec<User>>;
+    /// Inserts or replaces; `user.version` must be the stored one + 1 (0 = not
+    /// stored), else `Conflict`. Writes the audit row.
+    fn put_user(&self, tenant: TenantRef, user: User, written: Written) -> Answer<'_, ()>;
+
+    fn tenants(&self) -> Answer<'_, Vec<TenantRow>>;
+    /// Creates a tenant with its first records, all or nothing. `Conflict`:
+    /// the id is taken.
+    fn create_tenant(&self, id: TenantId, test: bool, records: Vec<Record>) -> Answer<'_, TenantRow>;
+    fn set_clock(&self, tenant: TenantRef, now: Millis) -> Answer<'_, ()>;
+
+    /// The newest version of every record of the tenant that is not deleted;
+    /// `None` for what belongs to no tenant (operator keys).
+    fn records(&self, tenant: Option<TenantRef>) -> Answer<'_, Vec<Record>>;
+    /// All versions of one record, newest first.
+    fn versions(&self, tenant: Option<TenantRef>, kind: RecordKind, id: String) -> Answer<'_, Vec<Record>>;
+    /// Appends a version: `record.version` must be the newest + 1, else
+    /// `Conflict`. Writes the audit row.
+    fn put_record(&self, tenant: Option<TenantRef>, record: Record) -> Answer<'_, ()>;
+    /// Grows with every write to tenants, users and records, by whichever
+    /// process: a cheap question for pollers.
+    fn revision(&self) -> Answer<'_, u64>;
+    /// Flushes and closes.
+    fn close(&self) -> BoxFuture<'_, ()>;
+}
+
+/// What `users` lists.
+#[derive(Debug, Clone, Default)]
+pub struct UserQuery {
+    pub after: Option<String>,
+    pub contains: Option<String>,
+    pub plan: Option<Name>,
+    pub org: Option<Name>,
+    pub limit: u32,
+}
