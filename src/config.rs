@@ -1,0 +1,432 @@
+//! Settings of one installation.
+//!
+//! Later sources win: `config.default.toml` (compiled in) < a TOML file <
+//! `APPORTION_*` variables < flags. Everything is checked before anything is
+//! started, and every fault is told at once, with the key and where it stood.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use figment::providers::{Format, Serialized, Toml};
+use figment::value::{Dict, Map, Value};
+use figment::{Figment, Metadata, Profile, Provider};
+use serde::{Deserialize, Serialize};
+
+/// The defaults with their explanations, also what a reader copies from.
+pub const DEFAULTS: &str = include_str!("config.default.toml");
+
+const PREFIX: &str = "APPORTION_";
+
+/// Names with our prefix that are no settings: the file itself, which clap
+/// reads.
+const NOT_SETTINGS: [&str; 1] = ["CONFIG"];
+
+/// Checked settings.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub listen: SocketAddr,
+    pub data: PathBuf,
+    pub durability: Durability,
+    /// Threads that serve requests, at least 1.
+    pub workers: usize,
+    pub allow_generated_keys: bool,
+    pub tzdir: Option<PathBuf>,
+    pub log: LogConfig,
+    pub http: HttpConfig,
+    pub shutdown: Duration,
+}
+
+/// When a change counts as stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// On disk.
+    Commit,
+    /// In the hands of the operating system.
+    Os,
+}
+
+#[derive(Debug, Clone)]
+pub struct LogConfig {
+    /// A tracing filter directive, known to parse.
+    pub filter: String,
+    pub format: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    Human,
+    Json,
+}
+
+/// Bounds on what a client may take up.
+#[derive(Debug, Clone, Copy)]
+pub struct HttpConfig {
+    pub header_timeout: Duration,
+    pub body_timeout: Duration,
+    pub max_connections: usize,
+}
+
+/// What the command line says about settings; `None` leaves the other sources
+/// in force.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Flags {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<PathBuf>,
+}
+
+/// Why the settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("cannot read the settings file {}", path.display())]
+    Unreadable { path: PathBuf, source: std::io::Error },
+    /// One sentence for each fault.
+    #[error("the settings cannot be used:\n  {}", .0.join("\n  "))]
+    Invalid(Vec<String>),
+}
+
+impl Config {
+    /// Reads all sources of this process.
+    pub fn load(file: Option<&Path>, flags: &Flags) -> Result<Self, ConfigError> {
+        Self::from_sources(file, std::env::vars_os(), flags)
+    }
+
+    /// As [`Config::load`], with the environment given.
+    pub fn from_sources(
+        file: Option<&Path>,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+        flags: &Flags,
+    ) -> Result<Self, ConfigError> {
+        let mut figment = Figment::from(Toml::string(DEFAULTS));
+        if let Some(path) = file {
+            // Read here and not by figment, which takes a missing file for an
+            // empty one.
+            let text = std::fs::read_to_string(path)
+                .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+            figment = figment.merge(Named { inner: Toml::string(&text), name: path.display().to_string() });
+        }
+        figment = figment.merge(Environment::read(environment)?).merge(Serialized::defaults(flags));
+        let raw: Raw = figment.extract().map_err(|error| {
+            ConfigError::Invalid(error.into_iter().map(|fault| sentence(&fault)).collect())
+        })?;
+        raw.check(&figment)
+    }
+}
+
+/// The settings as written, before their values are judged.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    listen: String,
+    data: PathBuf,
+    durability: String,
+    workers: u64,
+    allow_generated_keys: bool,
+    tzdir: PathBuf,
+    log: String,
+    log_format: String,
+    header_timeout_ms: u64,
+    body_timeout_ms: u64,
+    max_connections: u64,
+    shutdown_seconds: u64,
+    // May carry passwords: looked at for being there, never kept or shown.
+    redis_url: String,
+    database_url: String,
+}
+
+impl Raw {
+    fn check(self, figment: &Figment) -> Result<Config, ConfigError> {
+        let mut faults = Faults { figment, found: Vec::new() };
+        for (key, value) in [("redis_url", &self.redis_url), ("database_url", &self.database_url)] {
+            if !value.is_empty() {
+                let text = "several nodes on Redis and Postgres are not available in this version; \
+                            leave it out to run on this machine alone";
+                faults.add(key, text);
+            }
+        }
+        let listen = listen_address(&self.listen);
+        if let Err(text) = &listen {
+            faults.add("listen", text);
+        }
+        if self.data.as_os_str().is_empty() {
+            faults.add("data", "must name a directory");
+        }
+        let durability = faults.one_of(
+            "durability",
+            &self.durability,
+            &[("commit", Durability::Commit), ("os", Durability::Os)],
+        );
+        let format = faults.one_of(
+            "log_format",
+            &self.log_format,
+            &[("human", LogFormat::Human), ("json", LogFormat::Json)],
+        );
+        if let Err(error) = tracing_subscriber::EnvFilter::try_new(&self.log) {
+            faults.add("log", &format!("{:?} is no log filter: {error}", self.log));
+        }
+        let tzdir = (!self.tzdir.as_os_str().is_empty()).then_some(self.tzdir);
+        if let Some(dir) = tzdir.as_ref().filter(|dir| !dir.is_dir()) {
+            faults.add("tzdir", &format!("{} is no directory", dir.display()));
+        }
+        faults.range("workers", self.workers, 0..=1024);
+        faults.range("header_timeout_ms", self.header_timeout_ms, 1..=600_000);
+        faults.range("body_timeout_ms", self.body_timeout_ms, 1..=600_000);
+        faults.range("max_connections", self.max_connections, 1..=1_000_000);
+        faults.range("shutdown_seconds", self.shutdown_seconds, 0..=3_600);
+        let (Ok(listen), Some(durability), Some(format), true) =
+            (listen, durability, format, faults.found.is_empty())
+        else {
+            return Err(ConfigError::Invalid(faults.found));
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Config {
+            listen,
+            data: self.data,
+            durability,
+            workers: if self.workers == 0 { cores } else { self.workers as usize },
+            allow_generated_keys: self.allow_generated_keys,
+            tzdir,
+            log: LogConfig { filter: self.log, format },
+            http: HttpConfig {
+                header_timeout: Duration::from_millis(self.header_timeout_ms),
+                body_timeout: Duration::from_millis(self.body_timeout_ms),
+                max_connections: self.max_connections as usize,
+            },
+            shutdown: Duration::from_secs(self.shutdown_seconds),
+        })
+    }
+}
+
+/// `ADDR:PORT`; `localhost` is the IPv4 loopback address.
+fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    let numeric = match text.strip_prefix("localhost:") {
+        Some(port) => format!("127.0.0.1:{port}"),
+        None => text.to_owned(),
+    };
+    numeric.parse().map_err(|_| {
+        format!("{text:?} is no address and port, such as 127.0.0.1:8080, 0.0.0.0:80 or [::1]:8080")
+    })
+}
+
+/// Collects faults with the place each value came from.
+struct Faults<'f> {
+    figment: &'f Figment,
+    found: Vec<String>,
+}
+
+impl Faults<'_> {
+    fn add(&mut self, key: &str, text: &str) {
+        let origin = self.figment.find_metadata(key).map(|metadata| origin(metadata, key));
+        let origin = origin.map_or(String::new(), |origin| format!(" ({origin})"));
+        self.found.push(format!("`{key}`: {text}{origin}"));
+    }
+
+    fn range(&mut self, key: &str, value: u64, range: std::ops::RangeInclusive<u64>) {
+        if !range.contains(&value) {
+            self.add(key, &format!("{value} is not within {}..{}", range.start(), range.end()));
+        }
+    }
+
+    fn one_of<T: Copy>(&mut self, key: &str, value: &str, choices: &[(&str, T)]) -> Option<T> {
+        let chosen = choices.iter().find(|(name, _)| *name == value).map(|(_, choice)| *choice);
+        if chosen.is_none() {
+            let names: Vec<_> = choices.iter().map(|(name, _)| format!("{name:?}")).collect();
+            self.add(key, &format!("{value:?} is not one of {}", names.join(", ")));
+        }
+        chosen
+    }
+}
+
+/// A fault that figment found (unknown key, wrong type, no TOML), as a
+/// sentence.
+fn sentence(fault: &figment::Error) -> String {
+    use figment::error::Kind;
+    let key = fault.path.last().cloned();
+    let text = match &fault.kind {
+        Kind::UnknownField(name, _) => format!("`{name}`: there is no setting of this name"),
+        kind => match &key {
+            Some(key) => format!("`{key}`: {kind}"),
+            None => kind.to_string(),
+        },
+    };
+    let key = match &fault.kind {
+        Kind::UnknownField(name, _) => name.clone(),
+        _ => key.unwrap_or_default(),
+    };
+    match &fault.metadata {
+        Some(metadata) => format!("{text} ({})", origin(metadata, &key)),
+        None => text,
+    }
+}
+
+/// Where a value stood: the variable's name, the file, the flag.
+fn origin(metadata: &Metadata, key: &str) -> String {
+    if metadata.name == Environment::NAME {
+        return format!("{PREFIX}{}", key.to_ascii_uppercase());
+    }
+    if metadata.name.contains("Flags") {
+        return format!("--{key}");
+    }
+    metadata.name.to_string()
+}
+
+/// A provider under another name, so that faults say where a value stood.
+struct Named<P> {
+    inner: P,
+    name: String,
+}
+
+impl<P: Provider> Provider for Named<P> {
+    fn metadata(&self) -> Metadata {
+        Metadata::named(self.name.clone())
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        self.inner.data()
+    }
+}
+
+/// `APPORTION_*` variables; an empty one counts as not set.
+struct Environment(Dict);
+
+impl Environment {
+    const NAME: &'static str = "environment";
+
+    fn read(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, ConfigError> {
+        let defaults = Toml::string(DEFAULTS).data().unwrap_or_default();
+        let defaults = defaults.get(&Profile::Default);
+        let mut dict = Dict::new();
+        let mut faults = Vec::new();
+        for (name, value) in variables {
+            let Some(name) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { continue };
+            if value.is_empty() || NOT_SETTINGS.contains(&name) || is_service_link(name) {
+                continue;
+            }
+            let Some(value) = value.to_str() else {
+                faults.push(format!("{PREFIX}{name}: the value is not UTF-8"));
+                continue;
+            };
+            let key = name.to_ascii_lowercase();
+            // A text setting stays text also where it looks like a number.
+            let is_text = matches!(defaults.and_then(|known| known.get(&key)), Some(Value::String(..)));
+            let value = if is_text { Value::from(value) } else { parsed(value) };
+            dict.insert(key, value);
+        }
+        match faults.is_empty() {
+            true => Ok(Self(dict)),
+            false => Err(ConfigError::Invalid(faults)),
+        }
+    }
+}
+
+fn parsed(text: &str) -> Value {
+    match (text.parse::<u64>(), text.parse::<bool>()) {
+        (Ok(number), _) => Value::from(number),
+        (_, Ok(flag)) => Value::from(flag),
+        _ => Value::from(text),
+    }
+}
+
+/// Kubernetes gives every container variables about a service named
+/// `apportion`; they are no settings of ours.
+fn is_service_link(name: &str) -> bool {
+    name == "PORT" || name.starts_with("PORT_") || name.starts_with("SERVICE_")
+}
+
+impl Provider for Environment {
+    fn metadata(&self) -> Metadata {
+        Metadata::named(Self::NAME)
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        Ok(Map::from([(Profile::Default, self.0.clone())]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(file: Option<&str>, environment: &[(&str, &str)], flags: Flags) -> Result<Config, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("settings.toml");
+        if let Some(text) = file {
+            std::fs::write(&path, text).unwrap();
+        }
+        let environment = environment.iter().map(|(name, value)| (name.into(), value.into()));
+        Config::from_sources(file.map(|_| path.as_path()), environment, &flags).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn the_defaults_are_usable_and_name_every_setting() {
+        let config = load(None, &[], Flags::default()).unwrap();
+        assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
+        assert_eq!(config.durability, Durability::Commit);
+        assert!(config.workers >= 1);
+    }
+
+    #[test]
+    fn later_sources_win() {
+        let file = Some("listen = \"127.0.0.1:1\"\ndata = \"from-file\"\nworkers = 3");
+        let environment = [("APPORTION_LISTEN", "127.0.0.1:2"), ("APPORTION_DATA", "77"), ("OTHER", "x")];
+        let config = load(file, &environment, Flags::default()).unwrap();
+        assert_eq!((config.listen.port(), config.workers), (2, 3));
+        assert_eq!(config.data, Path::new("77"), "text stays text");
+        let flags = Flags { listen: Some("localhost:3".into()), data: None };
+        assert_eq!(load(file, &environment, flags).unwrap().listen.port(), 3);
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_place() {
+        let error = load(Some("lisen = \"x\""), &[], Flags::default()).unwrap_err();
+        assert!(error.contains("`lisen`") && error.contains("settings.toml"), "{error}");
+        let error = load(None, &[("APPORTION_WORKER", "2")], Flags::default()).unwrap_err();
+        assert!(error.contains("`worker`") && error.contains("APPORTION_WORKER"), "{error}");
+    }
+
+    #[test]
+    fn every_bad_value_is_told_at_once() {
+        let environment = [
+            ("APPORTION_DURABILITY", "maybe"),
+            ("APPORTION_LISTEN", "8080"),
+            ("APPORTION_WORKERS", "5000"),
+            ("APPORTION_LOG", "apportion=loud"),
+            ("APPORTION_TZDIR", "/no/such/directory"),
+        ];
+        let error = load(None, &environment, Flags::default()).unwrap_err();
+        for (name, _) in environment {
+            assert!(error.contains(&format!("({name})")), "{name} is missing in {error}");
+        }
+        let error = load(None, &[("APPORTION_WORKERS", "many")], Flags::default()).unwrap_err();
+        assert!(error.contains("`workers`") && error.contains("APPORTION_WORKERS"), "{error}");
+    }
+
+    #[test]
+    fn several_nodes_are_refused_without_showing_the_password() {
+        for name in ["APPORTION_REDIS_URL", "APPORTION_DATABASE_URL"] {
+            let error = load(None, &[(name, "x://u:hunter2@host")], Flags::default()).unwrap_err();
+            assert!(error.contains("not available in this version") && error.contains(name), "{error}");
+            assert!(!error.contains("hunter2"));
+        }
+    }
+
+    #[test]
+    fn variables_that_are_no_settings_are_left_alone() {
+        let environment =
+            [("APPORTION_SERVICE_HOST", "10.0.0.1"), ("APPORTION_PORT", "tcp://x"), ("APPORTION_LOG", "")];
+        assert_eq!(load(None, &environment, Flags::default()).unwrap().log.filter, "info");
+    }
+
+    #[test]
+    fn a_missing_or_broken_file_is_said_to_be_so() {
+        let missing = Config::from_sources(Some(Path::new("/no/such.toml")), [], &Flags::default());
+        assert!(missing.unwrap_err().to_string().contains("/no/such.toml"));
+        let error = load(Some("listen = "), &[], Flags::default()).unwrap_err();
+        assert!(error.contains("settings.toml"), "{error}");
+    }
+}
