@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 ///
 /// Shown, and in JSON, as RFC 3339 in UTC with milliseconds:
 /// `2026-11-30T14:59:59.999Z`. In binary records it is the number.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Millis(pub i64);
 
 const SECOND_MS: i64 = 1000;
