@@ -1,0 +1,210 @@
+//! What a tenant has on record, as immutable snapshots: a decision reads one
+//! and is never half old, half new.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use arc_swap::ArcSwap;
+
+use crate::domain::charge::{CellId, TenantRef};
+use crate::domain::document::{Fault, Node};
+use crate::domain::ids::{Name, TenantId};
+use crate::domain::plan::{Models, Pool, Sheet};
+use crate::domain::time::Millis;
+use crate::ledger::{Record, RecordKind, TenantRow};
+
+use super::clock::{TenantClock, WallClock};
+use super::error::ServiceError;
+use super::settings::Settings;
+
+/// A tenant in force. The same object for as long as the process lives, so
+/// that whoever holds it sees its clock, its catalog and its suspension as
+/// they are now.
+#[derive(Debug)]
+pub struct Tenant {
+    pub number: TenantRef,
+    pub id: TenantId,
+    /// Has a clock of its own.
+    pub test: bool,
+    suspended: AtomicBool,
+    wall: Arc<WallClock>,
+    pub(super) clock: TenantClock,
+    catalog: ArcSwap<Catalog>,
+    /// Held by whoever changes this tenant or reads it anew, so that an older
+    /// reading never replaces a newer one.
+    pub(super) changing: tokio::sync::Mutex<()>,
+}
+
+impl Tenant {
+    pub(super) fn new(row: &TenantRow, wall: Arc<WallClock>, catalog: Catalog) -> Self {
+        Self {
+            number: row.number,
+            id: row.id.clone(),
+            test: row.test,
+            suspended: AtomicBool::new(row.suspended),
+            wall,
+            clock: TenantClock::new(row.clock),
+            catalog: ArcSwap::from_pointee(catalog),
+            changing: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// The plans, pools, models and settings in force.
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.catalog.load_full()
+    }
+
+    /// The tenant's time: its own clock where that was set, else the wall's.
+    pub fn now(&self) -> Millis {
+        self.clock.standing().unwrap_or_else(|| self.wall.now())
+    }
+
+    pub fn is_suspended(&self) -> bool {
+        self.suspended.load(Relaxed)
+    }
+
+    pub(super) fn suspend(&self, suspended: bool) {
+        self.suspended.store(suspended, Relaxed);
+    }
+
+    pub(super) fn replace_catalog(&self, catalog: Catalog) {
+        self.catalog.store(Arc::new(catalog));
+    }
+}
+
+/// A tenant's records at one moment.
+#[derive(Debug)]
+pub struct Catalog {
+    pub settings: Settings,
+    /// 0: nothing was ever set.
+    pub settings_version: u32,
+    pub plans: BTreeMap<Name, Arc<Plan>>,
+    /// By id, ascending.
+    pub pools: Vec<Arc<PoolEntry>>,
+    pub models: Arc<Models>,
+    pub models_version: u32,
+}
+
+/// A plan sheet in force.
+#[derive(Debug)]
+pub struct Plan {
+    pub sheet: Sheet,
+    pub version: u32,
+    /// On the tenant's clock. A test clock may have been set back since.
+    pub effective_at: Millis,
+    /// The cell of each of the sheet's limits, in the sheet's order.
+    pub cells: Vec<CellId>,
+}
+
+/// A pool in force.
+#[derive(Debug)]
+pub struct PoolEntry {
+    pub pool: Pool,
+    pub version: u32,
+    pub effective_at: Millis,
+    /// The cell of each of the pool's limits, in the pool's order.
+    pub cells: Vec<CellId>,
+}
+
+impl Plan {
+    pub(super) fn new(sheet: Sheet, version: u32, effective_at: Millis) -> Self {
+        let cells = sheet.limits.iter().map(|limit| limit.cell()).collect();
+        Self { sheet, version, effective_at, cells }
+    }
+}
+
+impl PoolEntry {
+    pub(super) fn new(pool: Pool, version: u32, effective_at: Millis) -> Self {
+        let cells = pool.limits.iter().map(|limit| limit.limit.cell()).collect();
+        Self { pool, version, effective_at, cells }
+    }
+}
+
+impl Catalog {
+    /// A tenant without any record.
+    pub(super) fn empty() -> Self {
+        Self {
+            settings: Settings::new(crate::domain::time::Zone::utc(), None),
+            settings_version: 0,
+            plans: BTreeMap::new(),
+            pools: Vec::new(),
+            models: Arc::new(Models::default()),
+            models_version: 0,
+        }
+    }
+
+    /// Builds the snapshot of `records` (the newest of each); what is the same
+    /// in `before` is taken over as it is.
+    ///
+    /// # Errors
+    /// `Corrupt`, naming the record that cannot be read.
+    pub(super) fn build(records: &[Record], before: &Self) -> Result<Self, ServiceError> {
+        let mut new = Self::empty();
+        for record in records {
+            match record.kind {
+                RecordKind::Plan => {
+                    let plan = plan_of(record, before)?;
+                    new.plans.insert(plan.sheet.id.clone(), plan);
+                }
+                RecordKind::Pool => new.pools.push(pool_of(record, before)?),
+                RecordKind::Models if record.version == before.models_version => {
+                    new.models = before.models.clone();
+                    new.models_version = record.version;
+                }
+                RecordKind::Models => {
+                    new.models = Arc::new(parse(record, Models::read)?);
+                    new.models_version = record.version;
+                }
+                RecordKind::Settings => {
+                    new.settings = parse(record, Settings::read)?;
+                    new.settings_version = record.version;
+                }
+                RecordKind::Key => {}
+            }
+        }
+        new.pools.sort_by(|a, b| a.pool.id.cmp(&b.pool.id));
+        Ok(new)
+    }
+
+    pub fn plan(&self, id: &Name) -> Option<&Arc<Plan>> {
+        self.plans.get(id)
+    }
+
+    pub fn pool(&self, id: &Name) -> Option<&Arc<PoolEntry>> {
+        self.pools.iter().find(|entry| entry.pool.id == *id)
+    }
+}
+
+fn plan_of(record: &Record, before: &Catalog) -> Result<Arc<Plan>, ServiceError> {
+    let known = before.plans.values().find(|plan| plan.sheet.id.as_str() == record.id);
+    if let Some(known) = known.filter(|known| known.version == record.version) {
+        return Ok(known.clone());
+    }
+    let sheet = parse(record, |node| Sheet::read(node).map(|(sheet, _)| sheet))?;
+    Ok(Arc::new(Plan::new(sheet, record.version, record.effective_at)))
+}
+
+fn pool_of(record: &Record, before: &Catalog) -> Result<Arc<PoolEntry>, ServiceError> {
+    let known = before.pools.iter().find(|entry| entry.pool.id.as_str() == record.id);
+    if let Some(known) = known.filter(|known| known.version == record.version) {
+        return Ok(known.clone());
+    }
+    Ok(Arc::new(PoolEntry::new(parse(record, Pool::read)?, record.version, record.effective_at)))
+}
+
+/// Reads the body of a stored record.
+pub(super) fn parse<T>(
+    record: &Record,
+    read: impl FnOnce(&Node<'_>) -> Result<T, Vec<Fault>>,
+) -> Result<T, ServiceError> {
+    let body = record.body.as_deref().unwrap_or("null");
+    let value = Node::from_json(body.as_bytes()).map_err(|fault| vec![fault]).and_then(|node| read(&node));
+    value.map_err(|faults| {
+        let first = faults.first().map(Fault::to_string).unwrap_or_default();
+        ServiceError::Corrupt(format!(
+            "version {} of {:?} '{}': {first}",
+            record.version, record.kind, record.id
+        ))
+    })
+}
