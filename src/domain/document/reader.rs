@@ -71,14 +71,22 @@ fn note(faults: &mut Vec<Fault>, path: &Path<'_>, message: String) {
     }
 }
 
+/// What became of an entry.
+#[derive(Clone, Copy, PartialEq)]
+enum Seen {
+    No,
+    Asked,
+    /// Its name was there before; never read.
+    Repeated,
+}
+
 /// A table being read: `'n` is the document's life, `'f` that of the faults.
 ///
-/// Ask for each field once, by [`required`](Self::required) or
+/// Ask for fields by [`required`](Self::required) or
 /// [`optional`](Self::optional); what was not asked for is a fault at the end.
 pub struct Reader<'n, 'f> {
     entries: &'n [Entry<'n>],
-    /// Which entries were asked for.
-    seen: SmallVec<[bool; 32]>,
+    seen: SmallVec<[Seen; 32]>,
     /// Where to look first: callers mostly send fields in the order of the docs.
     next: usize,
     path: Path<'f>,
@@ -111,9 +119,9 @@ impl<'n> Reader<'n, '_> {
         matches!(self.find(name), Some(Node::Null))
     }
 
-    /// Accepts a field without looking at it.
+    /// Accepts a field whatever it is, see [`Field::node`].
     pub fn skip(&mut self, name: &str) {
-        self.find(name);
+        self.optional(name).node();
     }
 
     /// The names of all fields, each once, for tables whose names are data.
@@ -139,35 +147,62 @@ impl<'n> Reader<'n, '_> {
     }
 
     fn find(&mut self, name: &str) -> Option<&'n Node<'n>> {
-        let (before, after) = self.entries.split_at(self.next);
-        let matches = |(key, _): &Entry<'n>| key == name;
-        let index = match after.iter().position(matches) {
-            Some(offset) => self.next + offset,
-            None => before.iter().position(matches)?,
-        };
-        self.seen[index] = true;
+        let is_it = |index: &usize| self.seen[*index] != Seen::Repeated && self.entries[*index].0 == name;
+        let index = (self.next..self.entries.len()).chain(0..self.next).find(is_it)?;
+        self.seen[index] = Seen::Asked;
         self.next = index + 1;
         Some(&self.entries[index].1)
     }
 
-    /// Notes what was never asked for: unknown fields and repeated ones.
+    /// Notes what was never asked for.
     fn finish(self) {
-        if self.seen.iter().all(|seen| *seen) {
-            return;
-        }
-        // Hashing, not comparing all pairs: a hostile body may have thousands.
-        let asked = self.entries.iter().zip(&self.seen);
-        let known: HashSet<&str> =
-            asked.filter(|(_, seen)| **seen).map(|((key, _), _)| &**key).collect();
-        let mut met = HashSet::new();
         for ((key, _), seen) in self.entries.iter().zip(&self.seen) {
-            let path = Path::Name(&self.path, key);
-            if !seen && known.contains(&**key) {
-                note(self.faults, &path, "is given more than once".into());
-            } else if !seen && met.insert(&**key) {
-                note(self.faults, &path, "is not a known field".into());
+            if *seen == Seen::No {
+                note(self.faults, &Path::Name(&self.path, key), "is not a known field".into());
             }
         }
+    }
+}
+
+/// Calls `found` with the index of each entry whose name was there before.
+fn repeated(entries: &[Entry<'_>], mut found: impl FnMut(usize)) {
+    // Comparing all pairs is quickest for common bodies, but a hostile one may
+    // have thousands of fields.
+    if entries.len() <= 16 {
+        for (index, (key, _)) in entries.iter().enumerate() {
+            if entries[..index].iter().any(|(earlier, _)| earlier == key) {
+                found(index);
+            }
+        }
+        return;
+    }
+    let mut known = HashSet::with_capacity(entries.len());
+    for (index, (key, _)) in entries.iter().enumerate() {
+        if !known.insert(&**key) {
+            found(index);
+        }
+    }
+}
+
+fn note_repeated(entries: &[Entry<'_>], index: usize, path: &Path<'_>, faults: &mut Vec<Fault>) {
+    note(faults, &Path::Name(path, &entries[index].0), "is given more than once".into());
+}
+
+/// Looks for repeated names in a value that nobody reads field by field.
+fn check_names(node: &Node<'_>, path: &Path<'_>, faults: &mut Vec<Fault>) {
+    match node {
+        Node::Table(entries) => {
+            repeated(entries, |index| note_repeated(entries, index, path, faults));
+            for (key, inner) in entries {
+                check_names(inner, &Path::Name(path, key), faults);
+            }
+        }
+        Node::List(items) => {
+            for (index, item) in items.iter().enumerate() {
+                check_names(item, &Path::Item(path, index), faults);
+            }
+        }
+        _ => {}
     }
 }
 
@@ -180,9 +215,12 @@ pub struct Field<'n, 'f> {
 }
 
 impl<'n> Field<'n, '_> {
-    /// The value as parsed; nothing is checked.
+    /// The value as parsed, whatever it is; only names that are repeated in it
+    /// are faults.
     pub fn node(self) -> Option<&'n Node<'n>> {
-        self.node
+        let node = self.node?;
+        check_names(node, &self.path, self.faults);
+        Some(node)
     }
 
     pub fn is_text(&self) -> bool {
@@ -281,7 +319,11 @@ impl<'n> Field<'n, '_> {
         let Node::Table(entries) = self.node? else {
             return self.wrong("must be an object");
         };
-        let seen = smallvec![false; entries.len()];
+        let mut seen: SmallVec<_> = smallvec![Seen::No; entries.len()];
+        repeated(entries, |index| {
+            seen[index] = Seen::Repeated;
+            note_repeated(entries, index, &self.path, self.faults);
+        });
         let mut reader = Reader { entries, seen, next: 0, path: self.path, faults: self.faults };
         let result = read(&mut reader);
         reader.finish();
@@ -290,11 +332,7 @@ impl<'n> Field<'n, '_> {
 
     /// A list of at most `max` items, each read by `read`. Items for which it
     /// answers `None` are left out, their faults having been noted.
-    pub fn list<T>(
-        self,
-        max: usize,
-        mut read: impl FnMut(Field<'n, '_>) -> Option<T>,
-    ) -> Option<Vec<T>> {
+    pub fn list<T>(self, max: usize, mut read: impl FnMut(Field<'n, '_>) -> Option<T>) -> Option<Vec<T>> {
         let Node::List(items) = self.node? else {
             return self.wrong("must be a list");
         };

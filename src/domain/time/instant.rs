@@ -26,8 +26,7 @@ impl Millis {
     /// Parses any RFC 3339 instant of the years 1970 to 9999; digits beyond
     /// milliseconds are cut off.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let ms = parse(text.as_bytes())
-            .ok_or("must be an RFC 3339 time such as 2026-11-30T14:59:59.999Z")?;
+        let ms = parse(text.as_bytes()).ok_or("must be an RFC 3339 time such as 2026-11-30T14:59:59.999Z")?;
         if (0..=Self::MAX.0).contains(&ms) {
             return Ok(Self(ms));
         }

