@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Enforce, Meter, Scope};
+use super::quantity::add_saturating;
 use super::time::Millis;
 
 /// The short number a tenant has in this installation.
@@ -38,8 +39,30 @@ pub struct Charge {
     pub figures: Figures,
     pub demand: Demand,
     pub enforce: Enforce,
+    /// Whether the call matches the limit. One that does not is carried all
+    /// the same where its figures must reach the cell.
+    pub asked: bool,
     /// Stock that must be left behind (a bulk call in a shared pool).
     pub keep: u64,
+}
+
+impl Charge {
+    /// Whether the account is the caller's own side (not the shared pool).
+    pub fn account_is_callers(&self, scopes: &[Scope]) -> bool {
+        scopes[usize::from(self.account)] != Scope::Pool
+    }
+}
+
+impl Figures {
+    /// The most the limit can ever give at once.
+    pub fn ceiling(&self) -> u64 {
+        match self {
+            Self::Bucket { capacity, .. } => *capacity,
+            Self::Window { limit, granted, .. } => add_saturating(*limit, *granted),
+            Self::Slots { limit } => *limit,
+            Self::Kept => u64::MAX,
+        }
+    }
 }
 
 /// A meter as a number, so that receipts stay small.
@@ -91,6 +114,8 @@ pub enum Figures {
     /// `granted` is what grants add to `limit` now.
     Window { limit: u64, granted: u64, span: Span },
     Slots { limit: u64 },
+    /// The limit is gone from the plan: its cell goes on as it was.
+    Kept,
 }
 
 /// How a window begins and ends.

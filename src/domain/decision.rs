@@ -1,9 +1,13 @@
 //! Verdicts and which refusal wins when several apply.
 
+use std::cmp::Reverse;
+
 use super::cell::Standing;
 use super::ids::Label;
-use super::plan::{Enforce, Meter, Scope};
-use super::time::Millis;
+use super::plan::{Enforce, Limit, Meter, Rule, Scope};
+use super::quantity::{Ppm, add_saturating};
+use super::step::{Shortfall, Shown};
+use super::time::{Millis, Period};
 
 /// Why a call is refused, in the words callers see. A refusal is a value, not
 /// an error.
@@ -65,13 +69,28 @@ pub struct LimitRow {
     pub meter: Option<Meter>,
     pub enforce: Enforce,
     pub standing: Standing,
+    /// What a shadow limit would have refused so far.
+    pub would_refuse: u32,
+}
+
+impl LimitRow {
+    pub fn new(limit: &Limit, shown: Shown) -> Self {
+        Self {
+            name: limit.name.clone(),
+            scope: limit.scope,
+            meter: limit.rule.meter().cloned(),
+            enforce: limit.enforce,
+            standing: shown.standing,
+            would_refuse: shown.would_refuse,
+        }
+    }
 }
 
 /// A threshold of `warn_at` that is reached: the highest one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Warning {
     pub limit: Label,
-    pub ratio: super::quantity::Ppm,
+    pub ratio: Ppm,
     /// (used + held) / (limit + grants) in units of 1/100,000, half up.
     pub used_ratio: u64,
 }
@@ -118,4 +137,126 @@ pub struct Refusal {
     pub hold: Option<std::sync::Arc<super::hold::Hold>>,
     /// The rows of the limits asked (for `RateLimit` headers).
     pub limits: Vec<LimitRow>,
+}
+
+impl Refusal {
+    /// A refusal that no limit gives.
+    pub fn plain(code: Code) -> Self {
+        Self { code, limit: None, max: None, remedy: None, violations: vec![], hold: None, limits: vec![] }
+    }
+
+    /// Waiting can help.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self.remedy, Some(Remedy::Wait { .. }))
+    }
+}
+
+/// How long a pool without any stock is waited for, in ms: nothing says when
+/// its figures change, but an upstream refusal is always worth another try.
+const EMPTY_POOL_WAIT_MS: u64 = 60_000;
+
+/// Turns the charges that did not fit into the refusal the caller is told.
+/// `limits` are the limits of the charges, `rows` their reply rows.
+pub fn refuse(limits: &[&Limit], rows: Vec<LimitRow>, shortfalls: &[Shortfall], now: Millis) -> Refusal {
+    let mut violations: Vec<(usize, Violation)> = shortfalls
+        .iter()
+        .map(|short| (short.charge, violation(limits[short.charge], &rows[short.charge], short, now)))
+        .collect();
+    let never = |violation: &Violation| matches!(violation.remedy, Remedy::Never { .. });
+    if violations.iter().any(|(_, violation)| never(violation)) {
+        violations.retain(|(_, violation)| never(violation));
+    }
+    let decider = violations.iter().min_by_key(|(index, violation)| {
+        let period = Reverse(period_ms(&limits[*index].rule));
+        let (row, size) = match violation.remedy {
+            Remedy::Never { max } => (0, max),
+            Remedy::Reset { resets_at } => (1, u64::MAX - resets_at.map_or(u64::MAX, |at| at.0 as u64)),
+            Remedy::Wait { retry_after_ms } => (2, u64::MAX - retry_after_ms),
+        };
+        (row, size, period, violation.scope, *index)
+    });
+    let Some((index, decider)) = decider else { return Refusal::plain(Code::QuotaExhausted) };
+    Refusal {
+        code: code(limits[*index], decider.remedy),
+        limit: Some(decider.name.clone()),
+        max: match decider.remedy {
+            Remedy::Never { max } => Some(max),
+            _ => None,
+        },
+        remedy: Some(decider.remedy),
+        violations: violations.iter().map(|(_, violation)| violation.clone()).collect(),
+        hold: None,
+        limits: rows,
+    }
+}
+
+fn violation(limit: &Limit, row: &LimitRow, short: &Shortfall, now: Millis) -> Violation {
+    let remedy = match short.remedy {
+        Remedy::Reset { resets_at } if limit.scope == Scope::Pool => {
+            let wait = resets_at.map(|at| (at.0 - now.0).max(1) as u64);
+            Remedy::Wait { retry_after_ms: wait.unwrap_or(EMPTY_POOL_WAIT_MS) }
+        }
+        remedy => remedy,
+    };
+    Violation {
+        name: row.name.clone(),
+        scope: row.scope,
+        kind: row.standing.kind(),
+        meter: row.meter.clone(),
+        limit: row.standing.limit(),
+        remaining: row.standing.remaining(),
+        requested: short.requested,
+        remedy,
+        would_fit: short.would_fit,
+    }
+}
+
+fn code(limit: &Limit, remedy: Remedy) -> Code {
+    match (remedy, &limit.rule) {
+        (Remedy::Never { .. }, _) => Code::ExceedsCapacity,
+        _ if limit.scope == Scope::Pool => Code::UpstreamCapacityExceeded,
+        (Remedy::Reset { .. }, Rule::Window { period, .. }) => match period {
+            Period::Day => Code::DailyQuotaExhausted,
+            Period::Week => Code::WeeklyQuotaExhausted,
+            Period::Month => Code::MonthlyQuotaExhausted,
+            _ => Code::QuotaExhausted,
+        },
+        (Remedy::Reset { .. }, _) => Code::QuotaExhausted,
+        (Remedy::Wait { .. }, rule) => match rule.meter() {
+            None => Code::ConcurrencyExceeded,
+            Some(Meter::InputTokens) => Code::InputRateExceeded,
+            Some(Meter::OutputTokens) => Code::OutputRateExceeded,
+            Some(Meter::TotalTokens) => Code::TokenRateExceeded,
+            Some(Meter::Credits) => Code::CreditRateExceeded,
+            // Custom meters are used up at once, like requests.
+            Some(Meter::Requests | Meter::Custom(_)) => Code::RequestRateExceeded,
+        },
+    }
+}
+
+/// The nominal length of a limit's period, for ties; 0 where it has none.
+fn period_ms(rule: &Rule) -> u64 {
+    const HOUR: u64 = 3_600_000;
+    match rule {
+        Rule::Window { period, .. } => match period {
+            Period::Day => 24 * HOUR,
+            Period::Week => 7 * 24 * HOUR,
+            Period::Month => 30 * 24 * HOUR,
+            Period::Hours(n) | Period::SessionHours(n) => u64::from(*n) * HOUR,
+            Period::Days(n) => u64::from(*n) * 24 * HOUR,
+            Period::Lifetime => u64::MAX,
+        },
+        _ => 0,
+    }
+}
+
+/// The highest threshold that a window's used + held have reached, if any.
+pub fn warning(limit: &Limit, row: &LimitRow) -> Option<Warning> {
+    let Standing::Window { limit: figure, granted, used, held, .. } = row.standing else { return None };
+    let whole = u128::from(add_saturating(figure, granted));
+    let taken = u128::from(used) + u128::from(held);
+    let reached = |ratio: &&Ppm| whole > 0 && taken * 1_000_000 >= u128::from(ratio.0) * whole;
+    let ratio = limit.warn_at.iter().filter(reached).max()?;
+    let used_ratio = (taken * 200_000 + whole) / (2 * whole);
+    Some(Warning { limit: row.name.clone(), ratio: *ratio, used_ratio: used_ratio as u64 })
 }

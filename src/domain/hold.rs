@@ -20,6 +20,8 @@ pub struct Hold {
     pub request: Option<RequestMark>,
     pub plan: Name,
     pub plan_version: u32,
+    /// The user was not on record: this hold puts them there.
+    pub admits_user: bool,
     pub models_version: u32,
     /// Canonical model name (aliases resolved), as asked for.
     pub model: Option<Name>,
@@ -41,7 +43,8 @@ pub struct Hold {
     pub receipts: Vec<Receipt>,
     /// Output tokens reported while running; never goes down.
     pub progress: u64,
-    pub last_extend: Option<RequestMark>,
+    /// Ids of the extends so far, so that none is taken twice; bounded.
+    pub extends: Vec<RequestMark>,
     pub stage: Stage,
 }
 
@@ -109,6 +112,8 @@ pub struct Settlement {
     pub at: Millis,
     pub late: bool,
     pub by: FinishedBy,
+    /// The model in the caller's words, to know a repeated settle by.
+    pub told_model: Option<Name>,
     pub reported: Reported,
     /// What the limits took (cache weight applied, priced).
     pub counted: Amounts,

@@ -30,6 +30,11 @@ macro_rules! text_id {
             pub fn as_str(&self) -> &str {
                 &self.0
             }
+
+            /// The text itself, shared.
+            pub fn shared(&self) -> Arc<str> {
+                Arc::clone(&self.0)
+            }
         }
 
         impl TryFrom<String> for $name {
@@ -78,6 +83,14 @@ text_id!(
     RequestId,
     check_request
 );
+
+impl RequestId {
+    /// A short digest under which accounts remember the id.
+    pub fn digest(&self) -> u64 {
+        let hash = blake3::hash(self.as_str().as_bytes());
+        u64::from_le_bytes(std::array::from_fn(|i| hash.as_bytes()[i]))
+    }
+}
 
 fn check_tenant(text: &str) -> Result<(), InvalidId> {
     let lower_or_digit = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();

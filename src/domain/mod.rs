@@ -10,5 +10,6 @@ pub mod capacity;
 pub mod cell;
 pub mod charge;
 pub mod account;
+pub mod step;
 pub mod hold;
 pub mod decision;

@@ -1,1 +1,206 @@
 #![doc = include_str!("README.md")]
+
+mod finishing;
+mod memory;
+mod outbox;
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+
+use crate::domain::account::Account;
+use crate::domain::charge::{AccountKey, Charge, Demand, TenantRef};
+use crate::domain::hold::{FinishedBy, Hold, ReleaseReason, RequestMark, Settlement};
+use crate::domain::ids::HoldId;
+use crate::domain::plan::Scope;
+use crate::domain::step::{Ask, Probe, Shortfall, Standings};
+use crate::domain::time::Millis;
+
+pub use memory::MemoryEngine;
+
+/// How long a finished request id is remembered at least.
+pub const REQUESTS_KEPT_MS: i64 = 24 * 3_600_000;
+
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// Changes cannot be recorded now: nothing was taken.
+    #[error("the engine cannot take changes now")]
+    Unavailable,
+}
+
+/// Applies one operation wholly or not at all.
+///
+/// An engine knows no plans, no calendars and no bodies: everything a decision
+/// needs is in the operation. Its state is a cache of the ledger: an account
+/// it does not know is answered [`Step::Missing`], loaded by the caller, and
+/// the operation repeated.
+pub trait Engine: Send + Sync + 'static {
+    /// Takes all charges of a check, or none.
+    fn take<'a>(&'a self, take: &'a Take, now: Millis) -> Reply<'a, Taken>;
+    /// Settles or releases a hold, once.
+    fn finish<'a>(&'a self, finish: &'a Finish, now: Millis) -> Reply<'a, Finished>;
+    /// Renews a lease, and reserves more under the rules of a check.
+    fn extend<'a>(&'a self, extend: &'a Extend, now: Millis) -> Reply<'a, Extended>;
+    /// Shows an account's limits; `None` when the engine does not know it.
+    fn probe(&self, key: &AccountKey, charges: &[Charge], now: Millis) -> Option<Vec<Probe>>;
+    /// A hold that is not finished on record yet, if its account is known.
+    fn hold(&self, tenant: TenantRef, id: HoldId) -> Option<Arc<Hold>>;
+    /// The hold that a request id of this user stands for.
+    fn request<'a>(&'a self, user: &'a AccountKey, digest: u64, now: Millis) -> Reply<'a, Option<HoldId>>;
+    /// Hands over what the ledger has of a missing account. The first of two
+    /// loaders wins.
+    fn load(&self, missing: &Missing, index: usize, loaded: Loaded);
+
+    /// Waits for changes to record, in the order they happened.
+    fn changes(&self) -> BoxFuture<'_, Vec<Change>>;
+    /// The changes are on record: answers may go out.
+    fn committed(&self, changes: Vec<Change>);
+    /// The changes could not be recorded: they and everything that was built
+    /// on them are forgotten.
+    fn failed(&self, changes: Vec<Change>);
+    /// A ticket for everything that happened so far.
+    fn barrier(&self) -> Ticket;
+    /// Drops accounts that were idle for two sweeps. Returns how many stay.
+    fn sweep(&self, now: Millis) -> usize;
+}
+
+pub type Reply<'a, T> = BoxFuture<'a, Result<Step<T>, EngineError>>;
+
+/// What an operation comes to.
+pub enum Step<T> {
+    Done(T),
+    Missing(Missing),
+}
+
+/// Accounts to be loaded, pinned so that nothing drops them meanwhile.
+pub struct Missing {
+    pub keys: SmallVec<[AccountKey; 2]>,
+    pins: memory::Pins,
+}
+
+/// An account as the ledger has it.
+#[derive(Default)]
+pub struct Loaded {
+    pub account: Account,
+    /// Holds of a user's account that are neither settled nor released.
+    pub unfinished: Vec<Arc<Hold>>,
+    /// Request ids: digest, hold, when it finished (`Millis::MAX`: it has not).
+    pub requests: Vec<(u64, HoldId, Millis)>,
+}
+
+/// Resolves when a change is on record.
+pub struct Ticket(oneshot::Receiver<bool>);
+
+impl Ticket {
+    /// `false`: the change could not be recorded and never happened.
+    pub async fn recorded(self) -> bool {
+        self.0.await.unwrap_or(false)
+    }
+}
+
+pub type Accounts = SmallVec<[AccountKey; 2]>;
+
+/// A check. `accounts[0]` is the user's; scopes ascend.
+pub struct Take {
+    pub accounts: Accounts,
+    pub ask: Ask,
+    /// What reserving some output costs in credits.
+    pub credits: Demand,
+    /// The hold to be, without receipts.
+    pub draft: Hold,
+    /// The lease asked for, in ms.
+    pub lease_ms: i64,
+    pub max_hold_ms: i64,
+    /// Decides and takes nothing.
+    pub dry_run: bool,
+}
+
+pub enum Taken {
+    Hold { hold: Arc<Hold>, standings: Standings, ticket: Ticket },
+    /// A dry run that fits.
+    Fits { draft: Box<Hold>, standings: Standings },
+    Refused { shortfalls: SmallVec<[Shortfall; 4]>, standings: Standings },
+    /// The request id stands for a hold already.
+    Known(HoldId),
+}
+
+/// The end of a hold.
+pub struct Finish {
+    pub hold: HoldId,
+    /// The user's account first, then those of the receipts.
+    pub accounts: Accounts,
+    /// The limits to show afterwards.
+    pub show: SmallVec<[Charge; 8]>,
+    pub how: How,
+    /// A hold that a rule ended and the engine no longer knows, as read from
+    /// the ledger by the only corrector at work.
+    pub ended_by_rule: Option<Arc<Hold>>,
+}
+
+pub enum How {
+    /// `at` and `late` are filled in by the engine.
+    Settle(Box<Settlement>),
+    Release { reason: ReleaseReason, by: FinishedBy },
+    /// `usage: unknown`: the lease ends, the amounts stay.
+    Doubt,
+}
+
+pub enum Finished {
+    Done { hold: Arc<Hold>, standings: Standings, ticket: Ticket },
+    /// It had finished before (or is in doubt already, for `Doubt`).
+    Already(Arc<Hold>),
+    /// A release after progress was reported.
+    HasProgress(Arc<Hold>),
+    /// The account does not have it open: the ledger knows.
+    NotOpen,
+}
+
+/// A sign of life.
+pub struct Extend {
+    pub hold: HoldId,
+    pub accounts: Accounts,
+    /// One charge a receipt, in the receipts' order, then those only shown.
+    pub charges: SmallVec<[Charge; 8]>,
+    /// The receipts the charges were made for: if they differ by now, the
+    /// caller looks again.
+    pub receipts: usize,
+    pub add_output: u64,
+    pub add_credits: u64,
+    pub reserved_before: u64,
+    pub lease_seconds: u32,
+    pub progress: u64,
+    pub mark: Option<RequestMark>,
+}
+
+pub enum Extended {
+    Done { hold: Arc<Hold>, standings: Standings, ticket: Ticket },
+    Refused { shortfalls: SmallVec<[Shortfall; 4]>, standings: Standings },
+    LeaseEnded(Arc<Hold>),
+    Already(Arc<Hold>),
+    /// The same extend again: nothing taken twice.
+    Replayed(Arc<Hold>),
+    /// The same id with another body.
+    MarkReused,
+    /// The hold was extended meanwhile: ask again.
+    Changed,
+    NotOpen,
+}
+
+/// One step to be recorded.
+pub struct Change {
+    /// `None` for a barrier.
+    pub hold: Option<Arc<Hold>>,
+    /// The hold before the step, if it existed.
+    pub before: Option<Arc<Hold>>,
+    /// Packed state of every account touched.
+    pub accounts: SmallVec<[(AccountKey, Arc<[u8]>); 2]>,
+    pins: memory::Pins,
+    done: Option<oneshot::Sender<bool>>,
+}
+
+/// The scopes of `accounts`, in their order.
+pub(crate) fn scopes(accounts: &[AccountKey]) -> SmallVec<[Scope; 4]> {
+    accounts.iter().map(|key| key.scope).collect()
+}

@@ -1,0 +1,247 @@
+//! An account: the cells of one owner and the open holds that fill them.
+//!
+//! Nothing has to run for a lease to end or a window to turn: a *projection*
+//! brings the cells to `now`, and only an operation that goes through puts it
+//! in the account's place. So reads and refusals change nothing.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+
+use super::cell::{Bucket, Cell, Slots, Window};
+use super::charge::{CellId, Charge, Figures, Span};
+use super::hold::{Hold, Receipt};
+use super::ids::HoldId;
+use super::plan::Scope;
+use super::time::Millis;
+
+/// The limits' state of one user, org, tenant or pool.
+#[derive(Debug, Clone, Default)]
+pub struct Account {
+    cells: Vec<Place>,
+    /// Holds whose lease runs, by its end.
+    open: BTreeMap<(Millis, HoldId), Parts>,
+    /// Lease ends up to here are in the cells. Time never runs back behind it.
+    advanced_to: Millis,
+}
+
+/// A cell with its name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    pub id: CellId,
+    pub cell: Cell,
+    /// What a limit under `enforce = "shadow"` would have refused so far.
+    pub would_refuse: u32,
+}
+
+/// What an open hold occupies: (index of the cell, amount).
+type Parts = SmallVec<[(u16, u64); 2]>;
+
+/// The durable form; open holds are on record by themselves.
+#[derive(Serialize, Deserialize)]
+struct Packed {
+    cells: Vec<Place>,
+    advanced_to: Millis,
+}
+
+const FORMAT: u8 = 1;
+
+impl Account {
+    /// Packs the cells for the ledger.
+    pub fn pack(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(16 + 40 * self.cells.len());
+        bytes.push(FORMAT);
+        let packed = PackedRef { cells: &self.cells, advanced_to: self.advanced_to };
+        postcard::to_extend(&packed, bytes).unwrap_or_default()
+    }
+
+    /// Reads what `pack` wrote and puts the unfinished holds back.
+    pub fn unpack<'h>(
+        bytes: Option<&[u8]>,
+        scope: Scope,
+        unfinished: impl Iterator<Item = &'h Hold>,
+    ) -> Result<Self, String> {
+        let Some(bytes) = bytes else { return Ok(Self::default()) };
+        let packed: Packed = match bytes.split_first() {
+            Some((&FORMAT, rest)) => postcard::from_bytes(rest).map_err(|error| error.to_string())?,
+            _ => return Err("unknown format of an account".into()),
+        };
+        let mut account =
+            Self { cells: packed.cells, open: BTreeMap::new(), advanced_to: packed.advanced_to };
+        for hold in unfinished {
+            if let Some(end) = hold.doubtful_from().filter(|end| *end > account.advanced_to) {
+                let receipts = hold.receipts.iter().filter(|receipt| receipt.scope == scope);
+                account.insert_open(end, hold.id, receipts);
+            }
+        }
+        Ok(account)
+    }
+
+    pub fn advanced_to(&self) -> Millis {
+        self.advanced_to
+    }
+
+    /// Whether no lease runs at `now`.
+    pub fn is_quiet(&self, now: Millis) -> bool {
+        self.open.last_key_value().is_none_or(|((end, _), _)| *end <= now)
+    }
+
+    fn find(cells: &[Place], id: CellId) -> Option<usize> {
+        cells.iter().position(|place| place.id == id)
+    }
+
+    /// The cells at `now` as the charges of account `index` see them.
+    pub fn project(&self, index: u8, charges: &[Charge], now: Millis) -> Projection {
+        let mut cells = Vec::with_capacity(self.cells.len().max(charges.len()));
+        cells.extend_from_slice(&self.cells);
+        let known = cells.len();
+        let mut at = SmallVec::with_capacity(charges.len());
+        let mut figures: SmallVec<[Option<Figures>; 8]> = SmallVec::from_elem(None, known);
+        for charge in charges {
+            let found = (charge.account == index).then(|| Self::find(&cells, charge.cell)).flatten();
+            if let Some(place) = found.filter(|place| *place < known) {
+                figures[place] = Some(charge.figures);
+            } else if charge.account == index && found.is_none() && charge.asked {
+                cells.push(Place { id: charge.cell, cell: fresh(charge.figures, now), would_refuse: 0 });
+            }
+            at.push(found.or_else(|| (charge.account == index && charge.asked).then(|| cells.len() - 1)));
+        }
+        let keep_past = !self.is_quiet(now);
+        for (place, figures) in figures.into_iter().enumerate() {
+            self.bring_to(&mut cells[place].cell, place as u16, figures, now, keep_past);
+        }
+        Projection { cells, at, now }
+    }
+
+    fn bring_to(&self, cell: &mut Cell, place: u16, figures: Option<Figures>, now: Millis, keep_past: bool) {
+        let ended = self.open.range(..=(now, HoldId(u128::MAX)));
+        let mut ends = ended.flat_map(|((end, _), parts)| {
+            parts.iter().filter(|(part, _)| *part == place).map(|(_, amount)| (*end, *amount))
+        });
+        match (cell, figures) {
+            (Cell::Bucket(bucket), figures) => {
+                let figures = match figures {
+                    Some(Figures::Bucket { capacity, refill, since }) => Some((capacity, refill, since)),
+                    Some(Figures::Kept) => Some(bucket.figures(now)),
+                    _ => None,
+                };
+                bucket.advance(figures, ends, now);
+            }
+            (Cell::Window(window), Some(Figures::Window { span, .. })) => window.roll(span, now, keep_past),
+            (Cell::Window(_), _) => {}
+            (Cell::Slots(slots), _) => ends.by_ref().for_each(|_| slots.free()),
+        }
+    }
+
+    /// Lease ends after `now` that free something in cell `place`, ascending.
+    pub fn lease_ends(&self, place: usize, now: Millis) -> impl Iterator<Item = (Millis, u64)> + '_ {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let to_come = self.open.range((Excluded((now, HoldId(u128::MAX))), Unbounded));
+        to_come.flat_map(move |((end, _), parts)| {
+            let own = parts.iter().filter(move |(part, _)| usize::from(*part) == place);
+            own.map(move |(_, amount)| (*end, *amount))
+        })
+    }
+
+    /// Puts a projection in the account's place.
+    pub fn accept(&mut self, projection: Projection) {
+        self.cells = projection.cells;
+        if self.cells.capacity() > self.cells.len() + 2 {
+            self.cells.shrink_to_fit();
+        }
+        self.advanced_to = self.advanced_to.max(projection.now);
+        while let Some(first) = self.open.first_entry().filter(|first| first.key().0 <= projection.now) {
+            first.remove();
+        }
+    }
+
+    /// Notes that `hold` occupies what its receipts say until `end`.
+    pub fn insert_open<'r>(&mut self, end: Millis, hold: HoldId, receipts: impl Iterator<Item = &'r Receipt>) {
+        let mut parts = Parts::new();
+        for receipt in receipts {
+            let Some(place) = Self::find(&self.cells, receipt.cell) else { continue };
+            match &self.cells[place].cell {
+                Cell::Bucket(_) if receipt.meter.is_held() && receipt.reserved > 0 => {
+                    parts.push((place as u16, receipt.reserved));
+                }
+                Cell::Slots(_) => parts.push((place as u16, 1)),
+                Cell::Bucket(_) | Cell::Window(_) => {}
+            }
+        }
+        self.open.insert((end, hold), parts);
+    }
+
+    pub fn remove_open(&mut self, end: Millis, hold: HoldId) {
+        self.open.remove(&(end, hold));
+    }
+
+    /// Counts what a shadow limit would have refused, where its cell is known.
+    pub fn count_would_refuse(&mut self, cell: CellId) {
+        if let Some(place) = Self::find(&self.cells, cell) {
+            let count = &mut self.cells[place].would_refuse;
+            *count = count.saturating_add(1);
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct PackedRef<'a> {
+    cells: &'a [Place],
+    advanced_to: Millis,
+}
+
+fn fresh(figures: Figures, now: Millis) -> Cell {
+    match figures {
+        Figures::Bucket { capacity, refill, .. } => Cell::Bucket(Bucket::full(capacity, refill, now)),
+        Figures::Window { .. } | Figures::Kept => Cell::Window(Window::default()),
+        Figures::Slots { .. } => Cell::Slots(Slots::default()),
+    }
+}
+
+/// The cells of one account at one instant; `at[i]` is the cell of charge i
+/// where that charge belongs to this account.
+#[derive(Debug, Clone)]
+pub struct Projection {
+    cells: Vec<Place>,
+    at: SmallVec<[Option<usize>; 8]>,
+    now: Millis,
+}
+
+impl Projection {
+    pub fn place(&self, charge: usize) -> Option<usize> {
+        self.at.get(charge).copied().flatten()
+    }
+
+    pub fn cell(&self, place: usize) -> &Cell {
+        &self.cells[place].cell
+    }
+
+    pub fn cell_mut(&mut self, place: usize) -> &mut Cell {
+        &mut self.cells[place].cell
+    }
+
+    pub fn would_refuse(&self, place: usize) -> u32 {
+        self.cells[place].would_refuse
+    }
+
+    pub fn count_would_refuse(&mut self, place: usize) {
+        let count = &mut self.cells[place].would_refuse;
+        *count = count.saturating_add(1);
+    }
+
+    /// The cell of a receipt, if the account has it.
+    pub fn find(&self, id: CellId) -> Option<usize> {
+        Account::find(&self.cells, id)
+    }
+
+    /// The span of the charge on `place`, if one of the operation's charges
+    /// is on it.
+    pub fn span(&self, place: usize, charges: &[Charge]) -> Option<Span> {
+        let charge = self.at.iter().position(|at| *at == Some(place))?;
+        match charges[charge].figures {
+            Figures::Window { span, .. } => Some(span),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! The four steps of a hold over all accounts it touches: take, extend,
+//! finish, lapse. Each looks at accounts and returns what they become; the
+//! engine puts all of it in place or nothing.
+
+use smallvec::SmallVec;
+
+use super::account::{Account, Projection};
+use super::cell::{Cell, Reserved, Standing};
+use super::charge::{Charge, Demand, Figures, MeterCode, Span};
+use super::decision::Remedy;
+use super::hold::{Amounts, Granted, Hold, Receipt, Stage};
+use super::plan::{Enforce, Scope};
+use super::quantity::add_saturating;
+use super::time::Millis;
+
+pub type Projections = SmallVec<[Projection; 2]>;
+pub type Standings = SmallVec<[Shown; 8]>;
+
+/// A limit's figures after a step, in the order of the charges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shown {
+    pub standing: Standing,
+    pub would_refuse: u32,
+}
+
+/// What a check asks.
+#[derive(Debug, Clone)]
+pub struct Ask {
+    pub charges: SmallVec<[Charge; 8]>,
+    /// The output wanted, and the least the caller accepts.
+    pub output_max: u64,
+    pub output_min: u64,
+    /// Use that has happened already is taken whatever the limits say, from
+    /// the windows of this instant.
+    pub happened_at: Option<Millis>,
+}
+
+/// One charge that does not fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shortfall {
+    pub charge: usize,
+    pub requested: u64,
+    pub would_fit: u64,
+    pub remedy: Remedy,
+}
+
+/// What becomes of an ask.
+#[derive(Debug)]
+pub enum Verdict {
+    Fits { output: u64, is_final: bool, receipts: Vec<Receipt>, projections: Projections, standings: Standings },
+    Refused { shortfalls: SmallVec<[Shortfall; 4]>, standings: Standings },
+}
+
+/// Decides an ask over all `accounts` (in the order the charges index them).
+pub fn take(accounts: &[&Account], scopes: &[Scope], ask: &Ask, now: Millis) -> Verdict {
+    let mut projections = project(accounts, &ask.charges, now);
+    let mut shortfalls = SmallVec::new();
+    let mut output = ask.output_max;
+    if ask.happened_at.is_none() {
+        for (index, charge) in asked(&ask.charges) {
+            let Some(place) = projections[usize::from(charge.account)].place(index) else { continue };
+            let cell = projections[usize::from(charge.account)].cell(place);
+            let room = room(cell, charge);
+            if charge.enforce != Enforce::Hard {
+                continue;
+            }
+            let needed = charge.demand.amount(ask.output_min);
+            if needed <= room {
+                output = output.min(charge.demand.largest_output(room).unwrap_or(0));
+            } else {
+                let account = accounts[usize::from(charge.account)];
+                let remedy = remedy(account, place, cell, charge, needed, needed, now);
+                shortfalls.push(Shortfall { charge: index, requested: needed, would_fit: room, remedy });
+            }
+        }
+    }
+    if !shortfalls.is_empty() {
+        let standings = standings(&projections, &ask.charges, now);
+        return Verdict::Refused { shortfalls, standings };
+    }
+    output = output.max(ask.output_min).min(ask.output_max);
+    let mut receipts = Vec::with_capacity(ask.charges.len());
+    let mut is_final = false;
+    for (index, charge) in asked(&ask.charges) {
+        let projection = &mut projections[usize::from(charge.account)];
+        let Some(place) = projection.place(index) else { continue };
+        let amount = charge.demand.amount(output);
+        if charge.enforce == Enforce::Shadow && amount > room(projection.cell(place), charge) && amount > 0 {
+            projection.count_would_refuse(place);
+        }
+        let window = match (ask.happened_at, projection.cell_mut(place)) {
+            (None, cell) => take_from(cell, charge, amount, now),
+            (Some(at), cell) => take_at(cell, charge, amount, at, now),
+        };
+        is_final |= amount > 0 && charge.enforce == Enforce::Hard && charge.account_is_callers(scopes)
+            && is_spent(projection.cell(place), charge);
+        receipts.push(Receipt {
+            scope: scopes[usize::from(charge.account)],
+            cell: charge.cell,
+            meter: charge.meter,
+            reserved: amount,
+            window,
+        });
+    }
+    let standings = standings(&projections, &ask.charges, now);
+    Verdict::Fits { output, is_final, receipts, projections, standings }
+}
+
+/// Shows the limits at `now`; nothing changes.
+pub fn view(accounts: &[&Account], charges: &[Charge], now: Millis) -> Standings {
+    standings(&project(accounts, charges, now), charges, now)
+}
+
+/// A limit's figures, and what would help a call that asks the charge's
+/// demand (without output); `None` when it would pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Probe {
+    pub shown: Shown,
+    pub remedy: Option<Remedy>,
+}
+
+/// Shows one account's limits and asks each by itself; nothing changes.
+pub fn probe(account: &Account, charges: &[Charge], now: Millis) -> Vec<Probe> {
+    let projections = project(&[account], charges, now);
+    let shown = standings(&projections, charges, now);
+    let ask = |(index, charge): (usize, &Charge)| {
+        let needed = charge.demand.amount(0);
+        let place = projections[0].place(index)?;
+        let cell = projections[0].cell(place);
+        (needed > room(cell, charge)).then(|| remedy(account, place, cell, charge, needed, needed, now))
+    };
+    shown.into_iter().zip(charges.iter().enumerate().map(ask)).map(|(shown, remedy)| Probe { shown, remedy }).collect()
+}
+
+/// What finishing turns the receipts' amounts into.
+#[derive(Debug, Clone, Copy)]
+pub struct Tally<'a> {
+    pub amounts: Amounts,
+    /// By custom meter, in the order of the hold's `amounts`.
+    pub custom: &'a [(super::ids::Label, u64)],
+}
+
+impl Tally<'_> {
+    /// The amount counted on a meter; 0 for slots.
+    pub fn of(&self, meter: MeterCode) -> u64 {
+        match meter {
+            MeterCode::REQUESTS => self.amounts.requests,
+            MeterCode::INPUT => self.amounts.input_tokens,
+            MeterCode::OUTPUT => self.amounts.output_tokens,
+            MeterCode::TOTAL => self.amounts.total_tokens,
+            MeterCode::CREDITS => self.amounts.credits,
+            _ => meter.custom_index().and_then(|i| self.custom.get(i)).map_or(0, |(_, amount)| *amount),
+        }
+    }
+}
+
+/// How the amounts of a hold stand before it is finished (again).
+#[derive(Debug, Clone, Copy)]
+pub enum Before<'a> {
+    /// Reserved by the receipts; the lease runs or has ended.
+    Reserved { lease_runs: bool },
+    /// Already counted (a rule ended the hold): now corrected.
+    Counted(Tally<'a>),
+}
+
+/// Finishes a hold: every receipt's cell gets the difference between what was
+/// reserved (or counted before) and `tally`. `charges` are the limits to show,
+/// whose figures reach the cells first.
+pub fn finish(
+    accounts: &[(Scope, &Account)],
+    hold: &Hold,
+    before: Before<'_>,
+    tally: Tally<'_>,
+    charges: &[Charge],
+    now: Millis,
+) -> (Projections, Standings) {
+    let mut projections: Projections = accounts
+        .iter()
+        .enumerate()
+        .map(|(index, (_, account))| account.project(index as u8, charges, now))
+        .collect();
+    for receipt in &hold.receipts {
+        let Some(index) = accounts.iter().position(|(scope, _)| *scope == receipt.scope) else { continue };
+        let projection = &mut projections[index];
+        let Some(place) = projection.find(receipt.cell) else { continue };
+        let span = projection.span(place, charges);
+        let actual = tally.of(receipt.meter);
+        finish_cell(projection.cell_mut(place), receipt, hold.created_at, before, actual, span, now);
+    }
+    let standings = standings(&projections, charges, now);
+    (projections, standings)
+}
+
+fn finish_cell(
+    cell: &mut Cell,
+    receipt: &Receipt,
+    admitted: Millis,
+    before: Before<'_>,
+    actual: u64,
+    span: Option<Span>,
+    now: Millis,
+) {
+    let (reserved, lease_runs) = match before {
+        Before::Reserved { lease_runs } => (receipt.reserved, lease_runs),
+        Before::Counted(tally) => (tally.of(receipt.meter), false),
+    };
+    match cell {
+        Cell::Bucket(bucket) => bucket.settle(reserved, actual, lease_runs && receipt.meter.is_held()),
+        Cell::Window(window) => {
+            let held = receipt.meter.is_held() && matches!(before, Before::Reserved { .. });
+            let reserved = if held { Reserved::Held(reserved) } else { Reserved::Used(reserved) };
+            match (receipt.window, span) {
+                (Some(bounds), _) => window.settle(bounds, reserved, actual, now),
+                (None, Some(span)) => {
+                    window.settle_first(admitted, actual, span, now);
+                }
+                (None, None) => {}
+            }
+        }
+        Cell::Slots(slots) if lease_runs => slots.free(),
+        Cell::Slots(_) => {}
+    }
+}
+
+/// Ends the lease before its time: the amounts stay counted, slots and places
+/// for refill are free.
+pub fn lapse(
+    accounts: &[(Scope, &Account)],
+    hold: &Hold,
+    charges: &[Charge],
+    now: Millis,
+) -> (Projections, Standings) {
+    let mut projections: Projections = accounts
+        .iter()
+        .enumerate()
+        .map(|(index, (_, account))| account.project(index as u8, charges, now))
+        .collect();
+    for receipt in &hold.receipts {
+        let Some(index) = accounts.iter().position(|(scope, _)| *scope == receipt.scope) else { continue };
+        let Some(place) = projections[index].find(receipt.cell) else { continue };
+        match projections[index].cell_mut(place) {
+            Cell::Bucket(bucket) if receipt.meter.is_held() => bucket.end_lease(receipt.reserved, now),
+            Cell::Slots(slots) => slots.free(),
+            Cell::Bucket(_) | Cell::Window(_) => {}
+        }
+    }
+    let standings = standings(&projections, charges, now);
+    (projections, standings)
+}
+
+/// Reserves more for an open hold. The charges are those of its receipts, in
+/// their order (demand: the increase), followed by limits only to be shown.
+pub fn extend(accounts: &[&Account], hold: &Hold, charges: &[Charge], now: Millis) -> Verdict {
+    let mut projections = project(accounts, charges, now);
+    let mut shortfalls = SmallVec::new();
+    let mut receipts = hold.receipts.clone();
+    for (index, (charge, receipt)) in charges.iter().zip(&mut receipts).enumerate() {
+        let amount = charge.demand.amount(0);
+        let projection = &mut projections[usize::from(charge.account)];
+        let Some(place) = projection.find(charge.cell).filter(|_| amount > 0) else { continue };
+        let room = match (projection.cell(place), receipt.window, charge.figures) {
+            (Cell::Window(window), Some((start, _)), Figures::Window { limit, granted, .. }) => {
+                let taken = window.filling_of(start).map_or(0, |filling| filling.taken());
+                add_saturating(limit, granted).saturating_sub(charge.keep).saturating_sub(taken)
+            }
+            (cell, _, _) => room(cell, charge),
+        };
+        let whole = add_saturating(receipt.reserved, amount);
+        let is_asked = charge.enforce == Enforce::Hard && charge.figures != Figures::Kept;
+        if is_asked && (amount > room || whole > charge.figures.ceiling()) {
+            let account = accounts[usize::from(charge.account)];
+            let mut remedy = remedy(account, place, projection.cell(place), charge, whole, amount, now);
+            if let (Remedy::Reset { resets_at }, Some((_, end))) = (&mut remedy, receipt.window) {
+                *resets_at = Some(end).filter(|end| *end > now && *end != Millis::MAX);
+            }
+            shortfalls.push(Shortfall { charge: index, requested: amount, would_fit: room, remedy });
+            continue;
+        }
+        receipt.reserved = add_saturating(receipt.reserved, amount);
+        match (projection.cell_mut(place), receipt.window) {
+            (Cell::Window(window), Some(bounds)) => window.take_in(bounds, amount, charge.meter.is_held(), now),
+            (cell, _) => receipt.window = take_from(cell, charge, amount, now),
+        }
+    }
+    let standings = standings(&projections, charges, now);
+    if !shortfalls.is_empty() {
+        return Verdict::Refused { shortfalls, standings };
+    }
+    Verdict::Fits { output: 0, is_final: hold.granted.is_final, receipts, projections, standings }
+}
+
+/// Fills in what a hold reserved once the output is decided.
+pub fn reserve(hold: &mut Hold, output: u64, is_final: bool, credits: Demand) {
+    let input = hold.granted.input_tokens;
+    hold.granted = Granted { input_tokens: input, max_output_tokens: output, is_final };
+    hold.reserved = Amounts {
+        requests: 1,
+        input_tokens: input,
+        output_tokens: output,
+        total_tokens: add_saturating(input, output),
+        credits: credits.amount(output),
+    };
+    hold.stage = Stage::Held;
+}
+
+fn project(accounts: &[&Account], charges: &[Charge], now: Millis) -> Projections {
+    accounts.iter().enumerate().map(|(index, account)| account.project(index as u8, charges, now)).collect()
+}
+
+fn asked(charges: &[Charge]) -> impl Iterator<Item = (usize, &Charge)> {
+    charges.iter().enumerate().filter(|(_, charge)| charge.asked)
+}
+
+fn standings(projections: &Projections, charges: &[Charge], now: Millis) -> Standings {
+    charges
+        .iter()
+        .enumerate()
+        .map(|(index, charge)| {
+            let projection = &projections[usize::from(charge.account)];
+            match projection.place(index) {
+                Some(place) => Shown {
+                    standing: standing(projection.cell(place), charge.figures, now),
+                    would_refuse: projection.would_refuse(place),
+                },
+                None => Shown { standing: untouched(charge.figures, now), would_refuse: 0 },
+            }
+        })
+        .collect()
+}
+
+fn standing(cell: &Cell, figures: Figures, now: Millis) -> Standing {
+    match (cell, figures) {
+        (Cell::Bucket(bucket), _) => bucket.standing(now),
+        (Cell::Window(window), Figures::Window { limit, granted, span }) => window.standing(limit, granted, span),
+        (Cell::Window(window), _) => window.standing(0, 0, Span::Lifetime),
+        (Cell::Slots(slots), Figures::Slots { limit }) => slots.standing(limit),
+        (Cell::Slots(slots), _) => slots.standing(slots.in_use()),
+    }
+}
+
+fn untouched(figures: Figures, now: Millis) -> Standing {
+    use super::cell::{Bucket, Slots, Window};
+    match figures {
+        Figures::Bucket { capacity, refill, .. } => Bucket::full(capacity, refill, now).standing(now),
+        Figures::Window { limit, granted, span } => Window::default().standing(limit, granted, span),
+        Figures::Slots { limit } => Slots::default().standing(limit),
+        Figures::Kept => Slots::default().standing(0),
+    }
+}
+
+/// The largest amount the cell would give now.
+fn room(cell: &Cell, charge: &Charge) -> u64 {
+    let stock = match (cell, charge.figures) {
+        (Cell::Bucket(bucket), _) => bucket.available(),
+        (Cell::Window(window), Figures::Window { limit, granted, .. }) => {
+            add_saturating(limit, granted).saturating_sub(window.filling().taken())
+        }
+        (Cell::Slots(slots), Figures::Slots { limit }) => limit.saturating_sub(slots.in_use()),
+        _ => u64::MAX,
+    };
+    stock.saturating_sub(charge.keep)
+}
+
+/// What helps against a charge that does not fit: `needed` now, `whole` for
+/// the call in all.
+fn remedy(
+    account: &Account,
+    place: usize,
+    cell: &Cell,
+    charge: &Charge,
+    whole: u64,
+    needed: u64,
+    now: Millis,
+) -> Remedy {
+    let ceiling = charge.figures.ceiling().saturating_sub(charge.keep);
+    if whole > ceiling && charge.figures.ceiling() > 0 {
+        return Remedy::Never { max: ceiling };
+    }
+    let never = Remedy::Reset { resets_at: None };
+    let wait = |ms: Option<u64>| ms.map_or(never, |retry_after_ms| Remedy::Wait { retry_after_ms });
+    match (cell, charge.figures) {
+        (Cell::Bucket(bucket), _) if charge.figures.ceiling() > 0 => {
+            wait(bucket.wait_ms(needed.saturating_add(charge.keep), account.lease_ends(place, now), now))
+        }
+        (Cell::Window(window), Figures::Window { span, .. }) => {
+            let end = window.current(span).map(|(_, end)| end);
+            Remedy::Reset { resets_at: end.filter(|end| *end != Millis::MAX) }
+        }
+        (Cell::Slots(slots), Figures::Slots { limit }) if limit > 0 => {
+            let to_free = (slots.in_use() + needed + charge.keep).saturating_sub(limit);
+            let end = account.lease_ends(place, now).nth((to_free as usize).saturating_sub(1));
+            wait(end.map(|(end, _)| (end.0 - now.0) as u64))
+        }
+        _ => never,
+    }
+}
+
+fn take_from(cell: &mut Cell, charge: &Charge, amount: u64, now: Millis) -> Option<(Millis, Millis)> {
+    match (cell, charge.figures) {
+        (Cell::Bucket(bucket), _) => {
+            bucket.take(amount, charge.meter.is_held());
+            None
+        }
+        (Cell::Window(window), Figures::Window { span, .. }) => {
+            window.take(amount, charge.meter.is_held(), span, now)
+        }
+        (Cell::Slots(slots), _) => {
+            if amount > 0 {
+                slots.take();
+            }
+            None
+        }
+        (Cell::Window(_), _) => None,
+    }
+}
+
+/// Books use that happened at `at`: used, never held.
+fn take_at(cell: &mut Cell, charge: &Charge, amount: u64, at: Millis, now: Millis) -> Option<(Millis, Millis)> {
+    match (cell, charge.figures) {
+        (Cell::Bucket(bucket), _) => {
+            bucket.take(amount, false);
+            None
+        }
+        (Cell::Window(window), Figures::Window { span, .. }) => window.use_at(amount, span, at, now),
+        // It is over: no slot is taken any more.
+        (Cell::Slots(_), _) | (Cell::Window(_), _) => None,
+    }
+}
+
+fn is_spent(cell: &Cell, charge: &Charge) -> bool {
+    matches!(cell, Cell::Window(_)) && room(cell, charge) == 0
+}

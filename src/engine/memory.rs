@@ -1,0 +1,459 @@
+//! The in-process engine: sharded accounts, each under its own lock.
+//!
+//! Locks are taken in one order (shard, then user < org < tenant < pool, then
+//! the outbox), so no two operations can wait for each other. An account with
+//! a change that is not on record, or with a lease that runs, stays.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
+
+use super::outbox::Outbox;
+use super::{
+    Change, Engine, EngineError, Extend, Extended, Finish, Finished, Loaded, Missing, REQUESTS_KEPT_MS,
+    Reply, Step, Take, Taken, Ticket, finishing,
+};
+use crate::domain::account::Account;
+use crate::domain::charge::{AccountKey, Charge, TenantRef};
+use crate::domain::hold::{Hold, Stage};
+use crate::domain::ids::HoldId;
+use crate::domain::step::{self, Probe, Projections, Standings, Verdict};
+use crate::domain::time::Millis;
+
+const SHARDS: usize = 256;
+
+/// Keys that are random or hashed already need no second hash.
+#[derive(Default, Clone)]
+pub(super) struct AsIs(u64);
+
+impl Hasher for AsIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+    fn write_u128(&mut self, value: u128) {
+        self.0 = value as u64;
+    }
+}
+
+type AsIsMap<K, V> = HashMap<K, V, BuildHasherDefault<AsIs>>;
+
+/// One account in memory.
+pub(super) struct Entry {
+    key: AccountKey,
+    state: Mutex<State>,
+    /// The sweep during which it was last used.
+    used_in: AtomicU32,
+}
+
+#[derive(Default)]
+struct State {
+    loaded: bool,
+    account: Account,
+    /// Unfinished holds, and finished ones until that is on record (a user's
+    /// account only).
+    holds: AsIsMap<HoldId, Arc<Hold>>,
+    /// Request ids: when the hold finished, `Millis::MAX` while it has not.
+    requests: AsIsMap<u64, (HoldId, Millis)>,
+}
+
+/// Accounts that must not be dropped.
+#[derive(Default, Clone)]
+pub(super) struct Pins(pub(super) SmallVec<[Arc<Entry>; 2]>);
+
+type Guards<'a> = SmallVec<[MutexGuard<'a, State>; 3]>;
+
+/// See the module's text.
+pub struct MemoryEngine {
+    shards: Vec<Mutex<HashMap<AccountKey, Arc<Entry>, ahash::RandomState>>>,
+    hasher: ahash::RandomState,
+    owners: Vec<Mutex<AsIsMap<HoldId, Arc<Entry>>>>,
+    outbox: Outbox,
+    sweeps: AtomicU32,
+    /// More accounts than this are not kept once they are idle.
+    max_accounts: usize,
+    known: AtomicUsize,
+}
+
+impl MemoryEngine {
+    /// `max_accounts` bounds the idle accounts kept in memory.
+    pub fn new(max_accounts: usize) -> Self {
+        let hasher = ahash::RandomState::new();
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::new(HashMap::with_hasher(hasher.clone()))).collect(),
+            owners: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher,
+            outbox: Outbox::default(),
+            sweeps: AtomicU32::new(0),
+            max_accounts,
+            known: AtomicUsize::new(0),
+        }
+    }
+
+    fn shard(&self, key: &AccountKey) -> &Mutex<HashMap<AccountKey, Arc<Entry>, ahash::RandomState>> {
+        &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
+    }
+
+    fn owner_shard(&self, id: HoldId) -> &Mutex<AsIsMap<HoldId, Arc<Entry>>> {
+        &self.owners[(id.0 as usize) % SHARDS]
+    }
+
+    /// Finds or makes the entries of `keys`.
+    fn pin(&self, keys: &[AccountKey]) -> Pins {
+        let sweep = self.sweeps.load(Ordering::Relaxed);
+        let pin = |key: &AccountKey| {
+            let mut shard = self.shard(key).lock();
+            if let Some(entry) = shard.get(key) {
+                entry.used_in.store(sweep, Ordering::Relaxed);
+                return Arc::clone(entry);
+            }
+            let entry =
+                Entry { key: key.clone(), state: Mutex::default(), used_in: AtomicU32::new(sweep) };
+            let entry = Arc::new(entry);
+            shard.insert(key.clone(), Arc::clone(&entry));
+            self.known.fetch_add(1, Ordering::Relaxed);
+            entry
+        };
+        Pins(keys.iter().map(pin).collect())
+    }
+
+    /// Runs `operation` with all accounts locked, or names those to load.
+    fn with<T>(
+        &self,
+        keys: &[AccountKey],
+        now: Millis,
+        operation: impl FnOnce(&Pins, &mut Guards<'_>, Millis) -> Result<T, EngineError>,
+    ) -> Result<Step<T>, EngineError> {
+        let pins = self.pin(keys);
+        let mut guards: Guards<'_> = pins.0.iter().map(|entry| entry.state.lock()).collect();
+        if guards.iter().any(|state| !state.loaded) {
+            let absent = guards.iter().zip(&pins.0).filter(|(state, _)| !state.loaded);
+            let pinned: SmallVec<_> = absent.map(|(_, entry)| Arc::clone(entry)).collect();
+            let keys = pinned.iter().map(|entry: &Arc<Entry>| entry.key.clone()).collect();
+            return Ok(Step::Missing(Missing { keys, pins: Pins(pinned) }));
+        }
+        let now = guards.iter().map(|state| state.account.advanced_to()).max().map_or(now, |at| at.max(now));
+        operation(&pins, &mut guards, now).map(Step::Done)
+    }
+
+    /// Puts a step in place and queues it for the ledger. On failure the
+    /// accounts are forgotten: the ledger has their last recorded state.
+    fn record(
+        &self,
+        pins: &Pins,
+        guards: &mut Guards<'_>,
+        before: Option<Arc<Hold>>,
+        hold: &Arc<Hold>,
+    ) -> Result<Ticket, EngineError> {
+        let packed = |(entry, state): (&Arc<Entry>, &MutexGuard<'_, State>)| {
+            (entry.key.clone(), Arc::from(state.account.pack()))
+        };
+        let accounts = pins.0.iter().zip(guards.iter()).map(packed).collect();
+        let (done, ticket) = tokio::sync::oneshot::channel();
+        let change =
+            Change { hold: Some(Arc::clone(hold)), before, accounts, pins: pins.clone(), done: Some(done) };
+        if self.outbox.push(change) {
+            return Ok(Ticket(ticket));
+        }
+        for (state, entry) in guards.iter_mut().zip(&pins.0) {
+            self.forget(state, entry);
+        }
+        Err(EngineError::Unavailable)
+    }
+
+    fn forget(&self, state: &mut State, _entry: &Entry) {
+        for id in state.holds.keys() {
+            self.owner_shard(*id).lock().remove(id);
+        }
+        *state = State::default();
+    }
+
+    fn take_now(&self, take: &Take, now: Millis) -> Result<Step<Taken>, EngineError> {
+        let digest = take.draft.request.as_ref().map(|mark| mark.id.digest());
+        self.with(&take.accounts, now, |pins, guards, now| {
+            let known = digest.filter(|_| !take.dry_run).and_then(|digest| guards[0].request(digest, now));
+            if let Some(hold) = known {
+                return Ok(Taken::Known(hold));
+            }
+            let scopes = super::scopes(&take.accounts);
+            let accounts: SmallVec<[&Account; 3]> = guards.iter().map(|state| &state.account).collect();
+            let verdict = step::take(&accounts, &scopes, &take.ask, now);
+            let (output, is_final, receipts, projections, standings) = match verdict {
+                Verdict::Refused { shortfalls, standings } => {
+                    if !take.dry_run {
+                        count_shadow_refusals(guards, &take.ask.charges, &standings);
+                    }
+                    return Ok(Taken::Refused { shortfalls, standings });
+                }
+                Verdict::Fits { output, is_final, receipts, projections, standings } => {
+                    (output, is_final, receipts, projections, standings)
+                }
+            };
+            let mut hold = take.draft.clone();
+            step::reserve(&mut hold, output, is_final, take.credits);
+            if take.dry_run {
+                let accounts: SmallVec<[&Account; 3]> = guards.iter().map(|state| &state.account).collect();
+                let standings = step::view(&accounts, &take.ask.charges, now);
+                return Ok(Taken::Fits { draft: Box::new(hold), standings });
+            }
+            hold.receipts = receipts;
+            hold.created_at = now;
+            hold.lives_until = now.plus_ms(take.max_hold_ms);
+            hold.expires_at = now.plus_ms(take.lease_ms).min(hold.lives_until);
+            if !matches!(take.draft.stage, Stage::Held) {
+                hold.stage = take.draft.stage.clone();
+                hold.reserved = take.draft.reserved;
+            }
+            let hold = Arc::new(hold);
+            accept(guards, projections);
+            self.open(pins, guards, &hold, digest, now);
+            let ticket = self.record(pins, guards, None, &hold)?;
+            Ok(Taken::Hold { hold, standings, ticket })
+        })
+    }
+
+    /// Notes a new hold in every account it took from.
+    fn open(&self, pins: &Pins, guards: &mut Guards<'_>, hold: &Arc<Hold>, digest: Option<u64>, now: Millis) {
+        if let Some(end) = hold.doubtful_from() {
+            for (state, entry) in guards.iter_mut().zip(&pins.0) {
+                let receipts = hold.receipts.iter().filter(|receipt| receipt.scope == entry.key.scope);
+                state.account.insert_open(end, hold.id, receipts);
+            }
+        }
+        guards[0].holds.insert(hold.id, Arc::clone(hold));
+        self.owner_shard(hold.id).lock().insert(hold.id, Arc::clone(&pins.0[0]));
+        if let Some(digest) = digest {
+            let finished = hold.finished_at().unwrap_or(Millis::MAX);
+            guards[0].remember(digest, hold.id, finished, now);
+        }
+    }
+
+    fn finish_now(&self, finish: &Finish, now: Millis) -> Result<Step<Finished>, EngineError> {
+        self.with(&finish.accounts, now, |pins, guards, now| {
+            let known = guards[0].holds.get(&finish.hold).cloned();
+            let Some(before) = known.or_else(|| finish.ended_by_rule.clone()) else {
+                return Ok(Finished::NotOpen);
+            };
+            let accounts: SmallVec<[(_, &Account); 3]> =
+                pins.0.iter().zip(guards.iter()).map(|(entry, state)| (entry.key.scope, &state.account)).collect();
+            let ended = match finishing::finish(&accounts, finish, &before, now) {
+                Ok(ended) => ended,
+                Err(answer) => return Ok(answer),
+            };
+            let hold = Arc::new(ended.hold);
+            if let Some(end) = before.doubtful_from() {
+                guards.iter_mut().for_each(|state| state.account.remove_open(end, hold.id));
+            }
+            accept(guards, ended.projections);
+            guards[0].holds.insert(hold.id, Arc::clone(&hold));
+            self.owner_shard(hold.id).lock().insert(hold.id, Arc::clone(&pins.0[0]));
+            if let (Some(mark), Some(at)) = (&hold.request, hold.finished_at()) {
+                guards[0].remember(mark.id.digest(), hold.id, at, now);
+            }
+            let ticket = self.record(pins, guards, Some(before), &hold)?;
+            Ok(Finished::Done { hold, standings: ended.standings, ticket })
+        })
+    }
+
+    fn extend_now(&self, extend: &Extend, now: Millis) -> Result<Step<Extended>, EngineError> {
+        self.with(&extend.accounts, now, |pins, guards, now| {
+            let Some(before) = guards[0].holds.get(&extend.hold).cloned() else {
+                return Ok(Extended::NotOpen);
+            };
+            let accounts: SmallVec<[&Account; 3]> = guards.iter().map(|state| &state.account).collect();
+            let longer = match finishing::extend(&accounts, extend, &before, now) {
+                Ok(longer) => longer,
+                Err(answer) => return Ok(answer),
+            };
+            let hold = Arc::new(longer.hold);
+            accept(guards, longer.projections);
+            for (state, entry) in guards.iter_mut().zip(&pins.0) {
+                let receipts = hold.receipts.iter().filter(|receipt| receipt.scope == entry.key.scope);
+                state.account.remove_open(before.expires_at, hold.id);
+                state.account.insert_open(hold.expires_at, hold.id, receipts);
+            }
+            guards[0].holds.insert(hold.id, Arc::clone(&hold));
+            let ticket = self.record(pins, guards, Some(before), &hold)?;
+            Ok(Extended::Done { hold, standings: longer.standings, ticket })
+        })
+    }
+
+    /// Removes a finished hold that is on record now.
+    fn retire(&self, entry: &Entry, hold: &Arc<Hold>) {
+        let mut state = entry.state.lock();
+        if state.holds.get(&hold.id).is_some_and(|known| Arc::ptr_eq(known, hold)) {
+            state.holds.remove(&hold.id);
+            if state.holds.is_empty() {
+                state.holds.shrink_to_fit();
+            }
+            self.owner_shard(hold.id).lock().remove(&hold.id);
+        }
+    }
+
+    /// Drops the entry if nothing needs it. The shard is locked by the caller.
+    fn may_drop(&self, entry: &Arc<Entry>, now: Millis) -> bool {
+        let Some(mut state) = entry.state.try_lock() else { return false };
+        // One reference is the shard's, one each the owners' of its holds.
+        let unused = Arc::strong_count(entry) == 1 + state.holds.len();
+        if !unused || !state.account.is_quiet(now) {
+            return false;
+        }
+        self.forget(&mut state, entry);
+        true
+    }
+}
+
+impl State {
+    fn request(&mut self, digest: u64, now: Millis) -> Option<HoldId> {
+        let (hold, finished) = *self.requests.get(&digest)?;
+        let expired = finished != Millis::MAX && finished.plus_ms(REQUESTS_KEPT_MS) <= now;
+        (!expired).then_some(hold)
+    }
+
+    fn remember(&mut self, digest: u64, hold: HoldId, finished: Millis, now: Millis) {
+        if self.requests.len() == self.requests.capacity() {
+            let kept = |finished: Millis| finished == Millis::MAX || finished.plus_ms(REQUESTS_KEPT_MS) > now;
+            self.requests.retain(|_, (_, finished)| kept(*finished));
+        }
+        self.requests.insert(digest, (hold, finished));
+    }
+}
+
+fn accept(guards: &mut Guards<'_>, projections: Projections) {
+    for (state, projection) in guards.iter_mut().zip(projections) {
+        state.account.accept(projection);
+    }
+}
+
+/// A shadow limit counts refused checks too; that is a tally for people and
+/// no part of any decision.
+fn count_shadow_refusals(guards: &mut Guards<'_>, charges: &[Charge], standings: &Standings) {
+    use crate::domain::plan::Enforce;
+    for (charge, shown) in charges.iter().zip(standings).filter(|(c, _)| c.asked && c.enforce == Enforce::Shadow) {
+        if charge.demand.amount(0) > shown.standing.remaining() {
+            guards[usize::from(charge.account)].account.count_would_refuse(charge.cell);
+        }
+    }
+}
+
+impl Engine for MemoryEngine {
+    fn take<'a>(&'a self, take: &'a Take, now: Millis) -> Reply<'a, Taken> {
+        std::future::ready(self.take_now(take, now)).boxed()
+    }
+
+    fn finish<'a>(&'a self, finish: &'a Finish, now: Millis) -> Reply<'a, Finished> {
+        std::future::ready(self.finish_now(finish, now)).boxed()
+    }
+
+    fn extend<'a>(&'a self, extend: &'a Extend, now: Millis) -> Reply<'a, Extended> {
+        std::future::ready(self.extend_now(extend, now)).boxed()
+    }
+
+    fn probe(&self, key: &AccountKey, charges: &[Charge], now: Millis) -> Option<Vec<Probe>> {
+        let entry = self.shard(key).lock().get(key).map(Arc::clone)?;
+        let state = entry.state.lock();
+        let now = now.max(state.account.advanced_to());
+        state.loaded.then(|| step::probe(&state.account, charges, now))
+    }
+
+    fn hold(&self, tenant: TenantRef, id: HoldId) -> Option<Arc<Hold>> {
+        let entry = self.owner_shard(id).lock().get(&id).map(Arc::clone)?;
+        if entry.key.tenant != tenant {
+            return None;
+        }
+        entry.state.lock().holds.get(&id).cloned()
+    }
+
+    fn request<'a>(&'a self, user: &'a AccountKey, digest: u64, now: Millis) -> Reply<'a, Option<HoldId>> {
+        let found = self.with(std::slice::from_ref(user), now, |_, guards, now| Ok(guards[0].request(digest, now)));
+        std::future::ready(found).boxed()
+    }
+
+    fn load(&self, missing: &Missing, index: usize, loaded: Loaded) {
+        let entry = &missing.pins.0[index];
+        let mut state = entry.state.lock();
+        if state.loaded {
+            return;
+        }
+        for hold in &loaded.unfinished {
+            self.owner_shard(hold.id).lock().insert(hold.id, Arc::clone(entry));
+        }
+        state.account = loaded.account;
+        state.holds = loaded.unfinished.into_iter().map(|hold| (hold.id, hold)).collect();
+        state.requests = loaded.requests.into_iter().map(|(digest, id, at)| (digest, (id, at))).collect();
+        state.loaded = true;
+    }
+
+    fn changes(&self) -> BoxFuture<'_, Vec<Change>> {
+        self.outbox.drain().boxed()
+    }
+
+    fn committed(&self, changes: Vec<Change>) {
+        for mut change in changes {
+            if let (Some(hold), Some(entry)) = (&change.hold, change.pins.0.first())
+                && hold.is_finished()
+            {
+                self.retire(entry, hold);
+            }
+            if let Some(done) = change.done.take() {
+                let _ = done.send(true);
+            }
+        }
+    }
+
+    fn failed(&self, changes: Vec<Change>) {
+        let later = self.outbox.reject_all();
+        for mut change in changes.into_iter().chain(later) {
+            for entry in &change.pins.0 {
+                self.forget(&mut entry.state.lock(), entry);
+            }
+            if let Some(done) = change.done.take() {
+                let _ = done.send(false);
+            }
+        }
+        self.outbox.accept_again();
+    }
+
+    fn barrier(&self) -> Ticket {
+        let (done, ticket) = tokio::sync::oneshot::channel();
+        let change = Change {
+            hold: None,
+            before: None,
+            accounts: SmallVec::new(),
+            pins: Pins::default(),
+            done: Some(done),
+        };
+        // A refused barrier drops its sender, which answers `false`.
+        self.outbox.push(change);
+        Ticket(ticket)
+    }
+
+    fn sweep(&self, now: Millis) -> usize {
+        let sweep = self.sweeps.fetch_add(1, Ordering::Relaxed) + 1;
+        let crowded = self.known.load(Ordering::Relaxed) > self.max_accounts;
+        for shard in &self.shards {
+            let mut dropped = 0;
+            shard.lock().retain(|_, entry| {
+                let idle = crowded || sweep.wrapping_sub(entry.used_in.load(Ordering::Relaxed)) >= 2;
+                let drop = idle && self.may_drop(entry, now);
+                dropped += usize::from(drop);
+                !drop
+            });
+            self.known.fetch_sub(dropped, Ordering::Relaxed);
+        }
+        self.known.load(Ordering::Relaxed)
+    }
+}

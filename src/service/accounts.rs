@@ -1,0 +1,124 @@
+//! The one way from an operation to an engine: what the engine lacks is loaded
+//! from the ledger and the operation repeated.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::error::ServiceError;
+use super::{Service, Unrecorded};
+use crate::domain::account::Account;
+use crate::domain::charge::{AccountKey, Charge};
+use crate::domain::hold::Hold;
+use crate::domain::plan::Scope;
+use crate::domain::step::{self, Probe, Shown};
+use crate::domain::time::Millis;
+use crate::engine::{EngineError, Loaded, REQUESTS_KEPT_MS, Reply, Step, Ticket};
+use crate::ledger::StoredAccount;
+
+/// Loads before giving up: each round loads what was missing, so more than a
+/// few mean that the store fails under our hands.
+const ROUNDS: usize = 8;
+
+impl Service {
+    /// Runs an engine operation, loading the accounts it lacks.
+    pub(super) async fn apply<'a, T>(
+        &'a self,
+        now: Millis,
+        operation: impl Fn() -> Reply<'a, T>,
+    ) -> Result<T, ServiceError> {
+        for _ in 0..ROUNDS {
+            let missing = match operation().await? {
+                Step::Done(outcome) => return Ok(outcome),
+                Step::Missing(missing) => missing,
+            };
+            for (index, key) in missing.keys.iter().enumerate() {
+                let stored = self.stored(key, now).await?;
+                self.engine.load(&missing, index, loaded(key, stored)?);
+            }
+        }
+        Err(ServiceError::Overloaded)
+    }
+
+    async fn stored(&self, key: &AccountKey, now: Millis) -> Result<StoredAccount, ServiceError> {
+        let since = now.plus_ms(-REQUESTS_KEPT_MS);
+        Ok(self.ledger.account(key.clone(), since).await?)
+    }
+
+    /// Shows limits over several accounts without putting any into memory.
+    pub(super) async fn probe(
+        &self,
+        accounts: &[AccountKey],
+        charges: &[Charge],
+        now: Millis,
+    ) -> Result<Vec<Probe>, ServiceError> {
+        let mut found: Vec<Option<Probe>> = vec![None; charges.len()];
+        for (index, key) in accounts.iter().enumerate() {
+            let own = |charge: &&Charge| usize::from(charge.account) == index;
+            let asked: SmallVec<[Charge; 8]> =
+                charges.iter().filter(own).map(|charge| Charge { account: 0, ..charge.clone() }).collect();
+            if asked.is_empty() {
+                continue;
+            }
+            let probes = match self.engine.probe(key, &asked, now) {
+                Some(probes) => probes,
+                None => {
+                    let account = loaded(key, self.stored(key, now).await?)?.account;
+                    step::probe(&account, &asked, now.max(account.advanced_to()))
+                }
+            };
+            let places = charges.iter().enumerate().filter(|(_, charge)| own(charge)).map(|(place, _)| place);
+            places.zip(probes).for_each(|(place, probe)| found[place] = Some(probe));
+        }
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// The figures alone; see [`Service::probe`].
+    pub(super) async fn standings(
+        &self,
+        accounts: &[AccountKey],
+        charges: &[Charge],
+        now: Millis,
+    ) -> Result<Vec<Shown>, ServiceError> {
+        Ok(self.probe(accounts, charges, now).await?.into_iter().map(|probe| probe.shown).collect())
+    }
+
+    /// Waits until a step is on record, unless the operator gave that up.
+    pub(super) async fn recorded(&self, ticket: Unrecorded) -> Result<(), ServiceError> {
+        match ticket.0 {
+            Some(ticket) if self.options.answers_after_commit => match ticket.recorded().await {
+                true => Ok(()),
+                false => Err(not_recorded()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// A ticket for everything that happened so far: what is told again must
+    /// be as safe as when it was told first.
+    pub(super) fn barrier(&self) -> Ticket {
+        self.engine.barrier()
+    }
+}
+
+fn not_recorded() -> ServiceError {
+    ServiceError::StoreUnavailable("the change could not be recorded and was taken back".into())
+}
+
+fn loaded(key: &AccountKey, stored: StoredAccount) -> Result<Loaded, ServiceError> {
+    let unfinished = stored.unfinished.iter().map(|hold: &Arc<Hold>| &**hold);
+    let account = Account::unpack(stored.state.as_deref(), key.scope, unfinished).map_err(ServiceError::Corrupt)?;
+    let is_user = key.scope == Scope::User;
+    let requests = stored.requests.into_iter().map(|(digest, id, at)| (digest, id, at.unwrap_or(Millis::MAX)));
+    Ok(Loaded {
+        account,
+        unfinished: if is_user { stored.unfinished } else { Vec::new() },
+        requests: requests.collect(),
+    })
+}
+
+impl From<EngineError> for ServiceError {
+    fn from(error: EngineError) -> Self {
+        Self::StoreUnavailable(Box::new(error))
+    }
+}

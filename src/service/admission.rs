@@ -1,0 +1,369 @@
+//! Check: may this user make this call now?
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::charging::{Call, Charging, Subject};
+use super::users::Profile;
+use super::{
+    Allowed, Catalog, CheckCommand, CheckReply, Plan, Service, ServiceError, Tenant, Unrecorded,
+};
+use crate::domain::charge::AccountKey;
+use crate::domain::decision::{self, Code, Refusal};
+use crate::domain::hold::{Amounts, Caps, Granted, Hold, RequestMark, Stage};
+use crate::domain::ids::{HoldId, Name};
+use crate::domain::plan::{Enforce, Scope};
+use crate::domain::price::Prices;
+use crate::domain::quantity::MAX_AMOUNT;
+use crate::domain::step::{Ask, Shown};
+use crate::domain::time::Millis;
+use crate::engine::{Take, Taken};
+
+/// Seconds a hold keeps its slot when nobody says otherwise.
+const DEFAULT_LEASE_SECONDS: u32 = 600;
+
+impl Service {
+    /// Decides a check; what it takes is on record when this returns.
+    pub async fn check(&self, tenant: &Tenant, command: CheckCommand) -> Result<CheckReply, ServiceError> {
+        let (reply, ticket) = self.decide(tenant, &command).await?;
+        self.recorded(ticket).await?;
+        Ok(reply)
+    }
+
+    /// Decides every check by itself, in order; one wait for all of them.
+    pub async fn check_batch(
+        &self,
+        tenant: &Tenant,
+        commands: Vec<CheckCommand>,
+    ) -> Vec<Result<CheckReply, ServiceError>> {
+        let mut decided = Vec::with_capacity(commands.len());
+        for command in &commands {
+            decided.push(self.decide(tenant, command).await);
+        }
+        let mut replies = Vec::with_capacity(decided.len());
+        for decision in decided {
+            replies.push(match decision {
+                Ok((reply, ticket)) => self.recorded(ticket).await.map(|()| reply),
+                Err(error) => Err(error),
+            });
+        }
+        replies
+    }
+
+    async fn decide(
+        &self,
+        tenant: &Tenant,
+        command: &CheckCommand,
+    ) -> Result<(CheckReply, Unrecorded), ServiceError> {
+        let now = tenant.now();
+        let catalog = tenant.catalog();
+        let profile = self.registry.profile(tenant, &command.user).await?;
+        let mark = command.request_id.clone().map(|id| RequestMark { id, fingerprint: fingerprint(command) });
+        let context = Context { tenant, catalog: &catalog, profile: &profile, command, now };
+        let admissible = match context.admissible()? {
+            Ok(admissible) => admissible,
+            Err(refusal) => {
+                // A call that went through before is answered as it was.
+                let known = self.known_request(&context, mark.as_ref()).await?;
+                return match known {
+                    Some(hold) => self.replay(&context, hold, mark).await,
+                    None => Ok((CheckReply::Refused(refusal), Unrecorded(None))),
+                };
+            }
+        };
+        let mut amounts = command.amounts.clone();
+        let mut call = Call {
+            model: admissible.model.as_ref().map(Name::as_str),
+            feature: command.feature.as_ref().map(|feature| feature.as_str()),
+            bulk: command.bulk,
+            input_tokens: command.input_tokens,
+            prices: admissible.prices,
+            amounts: &mut amounts,
+        };
+        let pool = catalog.pool_for(call.model);
+        let subject = context.subject(self, admissible.plan);
+        let charging = subject.charges(&mut call, pool.map(|pool| &**pool), None);
+        let take = Take {
+            accounts: charging.accounts.clone(),
+            ask: Ask {
+                charges: charging.charges.clone(),
+                output_max: admissible.output_max,
+                output_min: admissible.output_min,
+                happened_at: None,
+            },
+            credits: admissible.prices.reserve(command.input_tokens),
+            draft: context.draft(&admissible, pool.map(|pool| pool.pool.id.clone()), mark.clone(), amounts),
+            lease_ms: i64::from(admissible.lease_seconds) * 1000,
+            max_hold_ms: i64::from(catalog.settings.max_hold_seconds) * 1000,
+            dry_run: command.dry_run,
+        };
+        let taken = self.apply(now, || self.engine.take(&take, now)).await?;
+        self.answer(&context, admissible.plan, &charging, taken, mark).await
+    }
+
+    async fn answer(
+        &self,
+        context: &Context<'_>,
+        plan: &Plan,
+        charging: &Charging<'_>,
+        taken: Taken,
+        mark: Option<RequestMark>,
+    ) -> Result<(CheckReply, Unrecorded), ServiceError> {
+        let allowed = |hold: Option<Arc<Hold>>, granted: Granted, standings: &[Shown]| Allowed {
+            now: hold.as_ref().map_or(context.now, |hold| hold.created_at),
+            hold,
+            replayed: false,
+            granted,
+            plan: (plan.sheet.id.clone(), plan.version),
+            limits: charging.rows(standings),
+            warnings: charging.warnings(standings),
+        };
+        match taken {
+            Taken::Hold { hold, standings, ticket } => {
+                if hold.admits_user {
+                    self.registry.admitted(context.tenant, &hold);
+                }
+                let granted = hold.granted;
+                let reply = CheckReply::Allowed(allowed(Some(hold), granted, &standings));
+                Ok((reply, Unrecorded(Some(ticket))))
+            }
+            Taken::Fits { draft, standings } => {
+                Ok((CheckReply::Allowed(allowed(None, draft.granted, &standings)), Unrecorded(None)))
+            }
+            Taken::Refused { shortfalls, standings } => {
+                let refusal = charging.refusal(&shortfalls, &standings, context.now);
+                Ok((CheckReply::Refused(refusal), Unrecorded(None)))
+            }
+            Taken::Known(id) => match self.find_hold(context.tenant, id).await? {
+                Some(hold) => self.replay(context, hold, mark).await,
+                None => Err(ServiceError::Corrupt(format!("{id} is remembered but not on record"))),
+            },
+        }
+    }
+
+    /// The hold that the check's request id stands for, if any.
+    async fn known_request(
+        &self,
+        context: &Context<'_>,
+        mark: Option<&RequestMark>,
+    ) -> Result<Option<Arc<Hold>>, ServiceError> {
+        let Some(mark) = mark.filter(|_| !context.command.dry_run) else { return Ok(None) };
+        let user = AccountKey {
+            tenant: context.tenant.number,
+            scope: Scope::User,
+            owner: context.command.user.shared(),
+        };
+        let digest = mark.id.digest();
+        match self.apply(context.now, || self.engine.request(&user, digest, context.now)).await? {
+            Some(id) => self.find_hold(context.tenant, id).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Answers a repeated request id.
+    async fn replay(
+        &self,
+        context: &Context<'_>,
+        hold: Arc<Hold>,
+        mark: Option<RequestMark>,
+    ) -> Result<(CheckReply, Unrecorded), ServiceError> {
+        let ticket = Unrecorded(Some(self.barrier()));
+        if hold.request != mark {
+            return Ok((CheckReply::Refused(Refusal::plain(Code::RequestIdReused)), ticket));
+        }
+        if hold.is_finished() {
+            let refusal = Refusal { hold: Some(hold), ..Refusal::plain(Code::AlreadyFinished) };
+            return Ok((CheckReply::Refused(refusal), ticket));
+        }
+        let limits = self.rows_of(context.tenant, &hold, context.now).await?;
+        let allowed = Allowed {
+            now: context.now,
+            replayed: true,
+            granted: hold.granted,
+            plan: (hold.plan.clone(), hold.plan_version),
+            limits,
+            warnings: Vec::new(),
+            hold: Some(hold),
+        };
+        Ok((CheckReply::Allowed(allowed), ticket))
+    }
+}
+
+/// A check with what holds for its user now.
+struct Context<'a> {
+    tenant: &'a Tenant,
+    catalog: &'a Catalog,
+    profile: &'a Profile,
+    command: &'a CheckCommand,
+    now: Millis,
+}
+
+/// What is decided before any limit is asked.
+struct Admissible<'a> {
+    plan: &'a Plan,
+    model: Option<Name>,
+    prices: Prices,
+    output_max: u64,
+    output_min: u64,
+    lease_seconds: u32,
+}
+
+impl<'a> Context<'a> {
+    /// The rules that need no account: who may call at all, and how large a
+    /// call may be. `Ok(Err(_))` is a refusal.
+    fn admissible(&self) -> Result<Result<Admissible<'a>, Refusal>, ServiceError> {
+        let settings = &self.catalog.settings;
+        let command = self.command;
+        let known_model = command.model.as_ref().and_then(|model| self.catalog.models.resolve(model.as_str()));
+        if command.model.is_some() && known_model.is_none() && !settings.default_pool_only {
+            return Err(ServiceError::UnknownModel);
+        }
+        let plan = match self.profile.plan().or(settings.default_plan.as_ref()) {
+            Some(id) => self.catalog.plan(id).ok_or(ServiceError::UnknownPlan)?,
+            None => return Ok(Err(Refusal::plain(Code::UnknownUser))),
+        };
+        let most = settings.max_tokens_per_call;
+        let caps = plan.sheet.per_call;
+        let output_cap = caps.max_output_tokens.map(|cap| cap.min(most));
+        let output_max = command.max_output_tokens.or(output_cap).unwrap_or(0);
+        let output_min = command.min_output_tokens.unwrap_or(output_max);
+        if output_min > output_max {
+            return Err(ServiceError::invalid("/min_output_tokens", "must not be above max_output_tokens"));
+        }
+        if command.input_tokens.saturating_add(output_max) > MAX_AMOUNT {
+            return Err(ServiceError::invalid("/max_output_tokens", "input and output together are above 2^53-1"));
+        }
+        if self.profile.is_suspended() {
+            return Ok(Err(Refusal::plain(Code::UserSuspended)));
+        }
+        if plan.sheet.requires_verified && !self.profile.is_verified() {
+            return Ok(Err(Refusal::plain(Code::UserUnverified)));
+        }
+        let too_large = |code, max| Ok(Err(Refusal { max: Some(max), ..Refusal::plain(code) }));
+        let input_max = caps.max_input_tokens.map_or(most, |cap| cap.min(most));
+        if command.input_tokens > input_max {
+            return too_large(Code::InputTooLarge, input_max);
+        }
+        let output_most = output_cap.unwrap_or(most);
+        if output_max > output_most {
+            return too_large(Code::OutputTooLarge, output_most);
+        }
+        let own_lease = known_model.and_then(|model| model.lease_seconds);
+        Ok(Ok(Admissible {
+            plan,
+            model: command.model.as_ref().map(|model| self.catalog.models.canonical(model)),
+            prices: known_model.map(Prices::from).unwrap_or_default(),
+            output_max,
+            output_min,
+            lease_seconds: command.lease_seconds.or(own_lease).unwrap_or(DEFAULT_LEASE_SECONDS),
+        }))
+    }
+
+    fn subject(&self, service: &'a Service, plan: &'a Plan) -> Subject<'a> {
+        Subject {
+            tenant: self.tenant.number,
+            catalog: self.catalog,
+            calendar: &service.registry.zones,
+            user: &self.command.user,
+            profile: self.profile,
+            org: self.profile.org(),
+            plan,
+            now: self.now,
+        }
+    }
+
+    /// The hold to be; the engine fills in what it decides.
+    fn draft(
+        &self,
+        admissible: &Admissible<'_>,
+        pool: Option<Name>,
+        request: Option<RequestMark>,
+        amounts: Vec<(crate::domain::ids::Label, u64)>,
+    ) -> Hold {
+        let sheet = &admissible.plan.sheet;
+        Hold {
+            id: super::new_hold_id(self.now),
+            tenant: self.tenant.number,
+            user: self.command.user.clone(),
+            org: self.profile.org().cloned(),
+            pool,
+            request: request.filter(|_| !self.command.dry_run),
+            plan: sheet.id.clone(),
+            plan_version: admissible.plan.version,
+            admits_user: !self.profile.is_known(),
+            models_version: self.catalog.models_version,
+            model: admissible.model.clone(),
+            feature: self.command.feature.clone(),
+            created_at: self.now,
+            expires_at: self.now,
+            lease_seconds: admissible.lease_seconds,
+            lives_until: self.now,
+            day: self.catalog.settings.zone.local_day(self.now),
+            caps: Caps {
+                per_call: sheet.per_call,
+                max_tokens_per_call: self.catalog.settings.max_tokens_per_call,
+            },
+            cache_read_weight: sheet.cache_read_weight,
+            granted: Granted {
+                input_tokens: self.command.input_tokens,
+                max_output_tokens: admissible.output_max,
+                is_final: false,
+            },
+            reserved: Amounts::default(),
+            amounts,
+            receipts: Vec::new(),
+            progress: 0,
+            extends: Vec::new(),
+            stage: Stage::Held,
+        }
+    }
+}
+
+impl Charging<'_> {
+    fn warnings(&self, standings: &[Shown]) -> Vec<decision::Warning> {
+        let mut warnings = Vec::new();
+        for ((limit, charge), shown) in self.limits.iter().zip(&self.charges).zip(standings) {
+            if charge.asked && limit.enforce != Enforce::Shadow && !limit.warn_at.is_empty() {
+                warnings.extend(decision::warning(limit, &decision::LimitRow::new(limit, *shown)));
+            }
+        }
+        warnings
+    }
+}
+
+/// A digest of what a check asks, without what may differ between repeats:
+/// waiting, lease, and whatever the plan fills in.
+fn fingerprint(command: &CheckCommand) -> [u8; 16] {
+    let mut text: SmallVec<[u8; 256]> = SmallVec::new();
+    let mut field = |bytes: &[u8]| {
+        text.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+        text.extend_from_slice(bytes);
+    };
+    field(command.model.as_ref().map_or("", Name::as_str).as_bytes());
+    field(command.feature.as_ref().map_or("", |feature| feature.as_str()).as_bytes());
+    field(&[u8::from(command.bulk)]);
+    field(&command.input_tokens.to_le_bytes());
+    for output in [command.max_output_tokens, command.min_output_tokens] {
+        field(&output.unwrap_or(u64::MAX).to_le_bytes());
+    }
+    let mut amounts: SmallVec<[_; 4]> = command.amounts.iter().collect();
+    amounts.sort();
+    for (name, amount) in amounts {
+        field(name.as_str().as_bytes());
+        field(&amount.to_le_bytes());
+    }
+    let hash = blake3::hash(&text);
+    std::array::from_fn(|index| hash.as_bytes()[index])
+}
+
+impl Service {
+    /// A hold by id: from the engine while it is not finished on record, else
+    /// from the ledger.
+    pub(super) async fn find_hold(&self, tenant: &Tenant, id: HoldId) -> Result<Option<Arc<Hold>>, ServiceError> {
+        if let Some(hold) = self.engine.hold(tenant.number, id) {
+            return Ok(Some(hold));
+        }
+        Ok(self.ledger.hold(tenant.number, id).await?.map(Arc::new))
+    }
+}

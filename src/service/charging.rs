@@ -1,0 +1,296 @@
+//! From a plan to charges: which limits a call touches, in which accounts,
+//! with which figures. Calendars and filters end here; below this floor there
+//! are only numbers.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::calendar::Calendar;
+use super::catalog::{Catalog, Plan, PoolEntry};
+use super::users::Profile;
+use crate::domain::charge::{AccountKey, CellId, Charge, Demand, Figures, MeterCode, Span, TenantRef};
+use crate::domain::hold::Hold;
+use crate::domain::ids::{Label, Name, UserId};
+use crate::domain::decision::{self, LimitRow, Refusal};
+use crate::domain::plan::{Enforce, Limit, Meter, PoolCounts, Rule, Scope};
+use crate::domain::price::Prices;
+use crate::domain::step::{Shortfall, Shown};
+use crate::domain::time::{Anchor, Millis, Period, Zone};
+use crate::engine::Accounts;
+
+/// A user of a tenant, with the plan that holds now.
+#[derive(Clone, Copy)]
+pub(super) struct Subject<'a> {
+    pub tenant: TenantRef,
+    pub catalog: &'a Catalog,
+    pub calendar: &'a Calendar,
+    pub user: &'a UserId,
+    pub profile: &'a Profile,
+    /// Whose org limits count: the user's, or for a hold the one it began with.
+    pub org: Option<&'a Name>,
+    pub plan: &'a Plan,
+    pub now: Millis,
+}
+
+/// What a call is, as far as limits care.
+pub(super) struct Call<'a> {
+    /// Canonical, in lower case.
+    pub model: Option<&'a str>,
+    pub feature: Option<&'a str>,
+    pub bulk: bool,
+    pub input_tokens: u64,
+    pub prices: Prices,
+    /// Custom meters; those that limits count and the call did not name are
+    /// added with 0.
+    pub amounts: &'a mut Vec<(Label, u64)>,
+}
+
+/// The charges of a call with the limits they come from, in the order of
+/// replies: user, org, tenant, pool, each in the sheet's order.
+#[derive(Default)]
+pub(super) struct Charging<'a> {
+    pub accounts: Accounts,
+    pub charges: SmallVec<[Charge; 8]>,
+    pub limits: SmallVec<[&'a Limit; 8]>,
+}
+
+impl<'a> Subject<'a> {
+    /// The charges of a call, with those of the pool it uses. The accounts of
+    /// `hold`, if given, are among the charging's whatever the plan says now.
+    pub fn charges(self, call: &mut Call<'_>, pool: Option<&'a PoolEntry>, hold: Option<&Hold>) -> Charging<'a> {
+        let mut charging = Charging::default();
+        charging.account(self.key(Scope::User));
+        let touched = |scope| hold.is_some_and(|hold| hold.receipts.iter().any(|r| r.scope == scope));
+        for scope in [Scope::User, Scope::Org, Scope::Tenant] {
+            if touched(scope) {
+                charging.account(self.key(scope));
+            }
+            self.add_scope(&mut charging, scope, call);
+        }
+        if let Some(pool) = hold.and_then(|hold| hold.pool.as_ref()).filter(|_| touched(Scope::Pool)) {
+            charging.account(self.pool_key(pool));
+        }
+        if let Some(entry) = pool.filter(|entry| entry.pool.enforced) {
+            self.add_pool(&mut charging, entry, call);
+        }
+        charging
+    }
+
+    /// Every limit of the given scopes, as asked by an empty call of any kind.
+    pub fn all_limits(self, scopes: &[Scope]) -> Charging<'a> {
+        let mut charging = Charging::default();
+        charging.account(self.key(Scope::User));
+        for scope in scopes {
+            for (limit, cell) in self.plan.limits_of(*scope) {
+                let Some(key) = self.key_of(*scope) else { continue };
+                let account = charging.account(key);
+                let meter = limit.rule.meter().and_then(MeterCode::built_in).unwrap_or(MeterCode::SLOTS);
+                charging.push(limit, self.charge(limit, cell, account, meter, Demand::NONE, true));
+            }
+        }
+        charging
+    }
+
+    fn add_scope(self, charging: &mut Charging<'a>, scope: Scope, call: &mut Call<'_>) {
+        for (limit, cell) in self.plan.limits_of(scope) {
+            let Some(key) = self.key_of(scope) else { continue };
+            let asked = matches(limit, self.catalog, call);
+            // A limit that is not asked is carried where its figures must
+            // reach the cell: a user's buckets.
+            let carried = scope == Scope::User && matches!(limit.rule, Rule::Bucket { .. });
+            if !asked && !carried {
+                continue;
+            }
+            let account = charging.account(key);
+            let (meter, demand) = demand(&limit.rule, call);
+            charging.push(limit, self.charge(limit, cell, account, meter, demand, asked));
+        }
+    }
+
+    fn add_pool(self, charging: &mut Charging<'a>, entry: &'a PoolEntry, call: &mut Call<'_>) {
+        let pool = &entry.pool;
+        let account = charging.account(self.pool_key(&pool.id));
+        for (limit, cell) in pool.limits.iter().map(|limit| &limit.limit).zip(&entry.cells) {
+            if !matches(limit, self.catalog, call) {
+                continue;
+            }
+            let (meter, mut demand) = demand(&limit.rule, call);
+            if pool.counts == PoolCounts::Actual && demand.per_output > 0 {
+                demand.per_output = 0;
+            }
+            let mut charge = self.charge(limit, *cell, account, meter, demand, true);
+            if let Figures::Bucket { since, .. } = &mut charge.figures {
+                *since = entry.effective_at;
+            }
+            if call.bulk {
+                charge.keep = pool.interactive_share.of_rounded_up(charge.figures.ceiling());
+            }
+            charging.push(limit, charge);
+        }
+    }
+
+    fn charge(
+        self,
+        limit: &Limit,
+        cell: CellId,
+        account: u8,
+        meter: MeterCode,
+        demand: Demand,
+        asked: bool,
+    ) -> Charge {
+        Charge { account, cell, meter, figures: self.figures(limit), demand, enforce: limit.enforce, asked, keep: 0 }
+    }
+
+    /// The figures of a limit now.
+    fn figures(self, limit: &Limit) -> Figures {
+        match &limit.rule {
+            Rule::Bucket { capacity, refill_per_minute, .. } => {
+                // A shared cell runs with another caller's figures until now.
+                let since = match limit.scope {
+                    Scope::User => self.plan.effective_at.max(self.profile.plan_since()),
+                    _ => self.now,
+                };
+                Figures::Bucket { capacity: *capacity, refill: *refill_per_minute, since }
+            }
+            Rule::Window { limit: figure, period, anchor, zone, .. } => {
+                let span = self.span(limit.scope, *period, *anchor, zone.as_ref());
+                Figures::Window { limit: *figure, granted: 0, span }
+            }
+            Rule::Slots { limit } => Figures::Slots { limit: *limit },
+            // Refused when a sheet is saved; a slot-like stop if ever stored.
+            Rule::Rolling { .. } => Figures::Slots { limit: 0 },
+        }
+    }
+
+    fn span(self, scope: Scope, period: Period, anchor: Anchor, zone: Option<&Arc<Zone>>) -> Span {
+        if let Some(len) = period.fixed_len_ms() {
+            return match period {
+                Period::SessionHours(_) => Span::Session { len },
+                _ => Span::Tiles { len },
+            };
+        }
+        if period == Period::Lifetime {
+            return Span::Lifetime;
+        }
+        let tenant_zone = &self.catalog.settings.zone;
+        let own_zone = self.profile.zone().filter(|_| scope == Scope::User);
+        let zone = zone.or(own_zone).unwrap_or(tenant_zone);
+        let anchor_day = match anchor {
+            Anchor::Calendar => 1,
+            Anchor::User => self.profile.anchor_day(),
+        };
+        let borders = self.calendar.borders(zone, period, anchor_day, self.now);
+        Span::Calendar {
+            start: borders.start,
+            end: borders.end,
+            next_end: borders.next_end,
+            min_len: period.min_len_ms(),
+        }
+    }
+
+    /// The account of a scope; `None` for an org limit of a user without org.
+    fn key_of(self, scope: Scope) -> Option<AccountKey> {
+        (scope != Scope::Org || self.org.is_some()).then(|| self.key(scope))
+    }
+
+    fn key(self, scope: Scope) -> AccountKey {
+        let owner = match scope {
+            Scope::User => self.user.shared(),
+            Scope::Org => self.org.map(Name::shared).unwrap_or_default(),
+            Scope::Tenant | Scope::Pool => Arc::default(),
+        };
+        AccountKey { tenant: self.tenant, scope, owner }
+    }
+
+    fn pool_key(self, pool: &Name) -> AccountKey {
+        AccountKey { tenant: self.tenant, scope: Scope::Pool, owner: pool.shared() }
+    }
+}
+
+impl<'a> Charging<'a> {
+    /// The index of an account, added if it is new. Scopes are added in
+    /// ascending order, which is the order in which engines lock.
+    pub fn account(&mut self, key: AccountKey) -> u8 {
+        let known = self.accounts.iter().position(|known| *known == key);
+        let index = known.unwrap_or_else(|| {
+            self.accounts.push(key);
+            self.accounts.len() - 1
+        });
+        index as u8
+    }
+
+    fn push(&mut self, limit: &'a Limit, charge: Charge) {
+        self.limits.push(limit);
+        self.charges.push(charge);
+    }
+
+    /// The rows of a reply: the limits asked, less those that only count.
+    pub fn rows(&self, standings: &[Shown]) -> Vec<LimitRow> {
+        let shown = self.limits.iter().zip(&self.charges).zip(standings);
+        let told = shown.filter(|((limit, charge), _)| charge.asked && limit.enforce != Enforce::Shadow);
+        told.map(|((limit, _), shown)| LimitRow::new(limit, *shown)).collect()
+    }
+
+    /// The refusal that shortfalls of these charges come to.
+    pub fn refusal(&self, shortfalls: &[Shortfall], standings: &[Shown], now: Millis) -> Refusal {
+        let every = self.limits.iter().zip(standings).map(|(limit, shown)| LimitRow::new(limit, *shown)).collect();
+        let mut refusal = decision::refuse(&self.limits, every, shortfalls, now);
+        refusal.limits = self.rows(standings);
+        refusal
+    }
+
+    /// The same limits, to be shown only.
+    pub fn to_show(&self) -> SmallVec<[Charge; 8]> {
+        let unasked = |charge: &Charge| Charge { demand: Demand::NONE, asked: false, ..charge.clone() };
+        self.charges.iter().map(unasked).collect()
+    }
+}
+
+impl Plan {
+    /// The limits of a scope with their cells, in the sheet's order.
+    fn limits_of(&self, scope: Scope) -> impl Iterator<Item = (&Limit, CellId)> {
+        self.sheet.limits.iter().zip(self.cells.iter().copied()).filter(move |(limit, _)| limit.scope == scope)
+    }
+}
+
+impl Catalog {
+    /// The pool that serves a model: the one that describes it most closely,
+    /// else `default`.
+    pub(super) fn pool_for(&self, model: Option<&str>) -> Option<&Arc<PoolEntry>> {
+        let mut best: Option<(usize, &Arc<PoolEntry>)> = None;
+        for entry in &self.pools {
+            if let Some(closeness) = entry.pool.specificity(model)
+                && best.is_none_or(|(most, _)| closeness > most)
+            {
+                best = Some((closeness, entry));
+            }
+        }
+        best.map(|(_, entry)| entry).or_else(|| self.pools.iter().find(|entry| entry.pool.id.as_str() == "default"))
+    }
+}
+
+fn matches(limit: &Limit, catalog: &Catalog, call: &Call<'_>) -> bool {
+    limit.filter.is_everything() || limit.filter.resolved(&catalog.models).matches(call.model, call.feature)
+}
+
+/// What a call takes from a limit, on which meter.
+fn demand(rule: &Rule, call: &mut Call<'_>) -> (MeterCode, Demand) {
+    let Some(meter) = rule.meter() else { return (MeterCode::SLOTS, Demand::fixed(1)) };
+    let per_output = |fixed: u64| Demand { fixed: u128::from(fixed), per_output: 1, unit: 1 };
+    match meter {
+        Meter::Requests => (MeterCode::REQUESTS, Demand::fixed(1)),
+        Meter::InputTokens => (MeterCode::INPUT, Demand::fixed(call.input_tokens)),
+        Meter::OutputTokens => (MeterCode::OUTPUT, per_output(0)),
+        Meter::TotalTokens => (MeterCode::TOTAL, per_output(call.input_tokens)),
+        Meter::Credits => (MeterCode::CREDITS, call.prices.reserve(call.input_tokens)),
+        Meter::Custom(name) => {
+            let known = call.amounts.iter().position(|(known, _)| known == name);
+            let index = known.unwrap_or_else(|| {
+                call.amounts.push((name.clone(), 0));
+                call.amounts.len() - 1
+            });
+            (MeterCode::custom(index), Demand::fixed(call.amounts[index].1))
+        }
+    }
+}

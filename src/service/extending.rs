@@ -1,0 +1,161 @@
+//! Extend: a sign of life from a running call, and more output if it fits.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{ExtendCommand, FinishReply, Finished, Service, ServiceError, Tenant, Unrecorded};
+use crate::domain::charge::{AccountKey, Charge, Demand, Figures, MeterCode};
+use crate::domain::decision::{Code, Refusal};
+use crate::domain::hold::{Hold, HoldState, Receipt, RequestMark};
+use crate::domain::ids::Name;
+use crate::domain::plan::{Enforce, Scope};
+use crate::domain::step::Shortfall;
+use crate::engine::{Extend, Extended};
+
+/// Looks before giving up on a hold that others extend all the time.
+const ROUNDS: usize = 16;
+
+impl Service {
+    pub async fn extend(&self, tenant: &Tenant, command: ExtendCommand) -> Result<FinishReply, ServiceError> {
+        for _ in 0..ROUNDS {
+            let Some(hold) = self.current_hold(tenant, command.id).await? else {
+                return Ok(FinishReply::NotFound);
+            };
+            if let Some((reply, ticket)) = self.extend_once(tenant, &command, hold).await? {
+                self.recorded(ticket).await?;
+                return Ok(reply);
+            }
+        }
+        Err(ServiceError::Overloaded)
+    }
+
+    /// `None`: the hold was extended meanwhile.
+    async fn extend_once(
+        &self,
+        tenant: &Tenant,
+        command: &ExtendCommand,
+        hold: Arc<Hold>,
+    ) -> Result<Option<(FinishReply, Unrecorded)>, ServiceError> {
+        let now = tenant.now();
+        if hold.is_finished() {
+            return Ok(Some((FinishReply::AlreadyFinished(hold, now), Unrecorded(Some(self.barrier())))));
+        }
+        let mark = command.key.clone().map(|id| RequestMark { id, fingerprint: fingerprint(command) });
+        let repeated = mark.as_ref().is_some_and(|mark| hold.extends.iter().any(|known| known.id == mark.id));
+        if !repeated && hold.state(now) == HoldState::Held
+            && let Some(refusal) = too_large(&hold, command.add_output_tokens)
+        {
+            return Ok(Some((FinishReply::Refused(refusal), Unrecorded(None))));
+        }
+        let models = self.registry.models_at(tenant, hold.models_version).await?;
+        let cost = models.prices(hold.model.as_ref().map(Name::as_str)).reserve(hold.granted.input_tokens);
+        let output = hold.reserved.output_tokens;
+        let add_credits = cost.amount(output + command.add_output_tokens).saturating_sub(hold.reserved.credits);
+        let catalog = tenant.catalog();
+        let profile = self.registry.profile(tenant, &hold.user).await?;
+        let charging = self.charging_of(tenant, &catalog, &profile, &hold, now);
+        let places = receipts_in(&charging.charges, &charging.accounts, &hold);
+        let charges = extend_charges(&hold, &charging.charges, &places, &charging.accounts, command, add_credits);
+        let shown = charges.len();
+        let extend = Extend {
+            hold: hold.id,
+            accounts: charging.accounts.clone(),
+            charges: charges.into_iter().chain(charging.to_show()).collect(),
+            receipts: hold.receipts.len(),
+            add_output: command.add_output_tokens,
+            add_credits,
+            reserved_before: output,
+            lease_seconds: command.lease_seconds.unwrap_or(hold.lease_seconds),
+            progress: command.output_tokens_so_far.unwrap_or(0),
+            mark,
+        };
+        let unrecorded = || Unrecorded(Some(self.barrier()));
+        let reply = match self.apply(now, || self.engine.extend(&extend, now)).await? {
+            Extended::Changed => return Ok(None),
+            Extended::NotOpen => return Ok(None),
+            Extended::Done { hold, standings, ticket } => {
+                let limits = charging.rows(&standings[shown..]);
+                let done = Finished { hold, now, limits, replayed: false };
+                return Ok(Some((FinishReply::Done(done), Unrecorded(Some(ticket)))));
+            }
+            Extended::Replayed(hold) => {
+                let limits = self.rows_of(tenant, &hold, now).await?;
+                (FinishReply::Done(Finished { hold, now, limits, replayed: true }), unrecorded())
+            }
+            Extended::Refused { shortfalls, standings } => {
+                let by_limit = |short: &Shortfall| {
+                    places[short.charge].map(|charge| Shortfall { charge, ..*short })
+                };
+                let shortfalls: Vec<Shortfall> = shortfalls.iter().filter_map(by_limit).collect();
+                let refusal = charging.refusal(&shortfalls, &standings[shown..], now);
+                (FinishReply::Refused(refusal), Unrecorded(None))
+            }
+            Extended::LeaseEnded(hold) => (FinishReply::LeaseEnded(hold, now), Unrecorded(None)),
+            Extended::Already(hold) => (FinishReply::AlreadyFinished(hold, now), unrecorded()),
+            Extended::MarkReused => (FinishReply::RequestIdReused, Unrecorded(None)),
+        };
+        Ok(Some(reply))
+    }
+}
+
+/// For each receipt, the charge of the plan of now that is the same limit.
+fn receipts_in(charges: &[Charge], accounts: &[AccountKey], hold: &Hold) -> Vec<Option<usize>> {
+    let same = |receipt: &Receipt| {
+        charges.iter().position(|charge| {
+            charge.cell == receipt.cell && accounts[usize::from(charge.account)].scope == receipt.scope
+        })
+    };
+    hold.receipts.iter().map(same).collect()
+}
+
+/// The increase that each receipt is asked for. A limit that is gone from the
+/// plan is charged, not asked.
+fn extend_charges(
+    hold: &Hold,
+    now: &[Charge],
+    places: &[Option<usize>],
+    accounts: &[AccountKey],
+    command: &ExtendCommand,
+    add_credits: u64,
+) -> SmallVec<[Charge; 8]> {
+    let increase = |meter: MeterCode| match meter {
+        MeterCode::OUTPUT | MeterCode::TOTAL => command.add_output_tokens,
+        MeterCode::CREDITS => add_credits,
+        _ => 0,
+    };
+    let charge = |(receipt, place): (&Receipt, &Option<usize>)| {
+        let account = accounts.iter().position(|key| key.scope == receipt.scope).unwrap_or(0) as u8;
+        // A pool that counts output as settled reserved none of it.
+        let counts_later = receipt.scope == Scope::Pool
+            && place.is_some_and(|place| now[place].demand.per_output == 0);
+        let demand = if counts_later { Demand::NONE } else { Demand::fixed(increase(receipt.meter)) };
+        let (figures, enforce, keep) = match place {
+            Some(place) => (now[*place].figures, now[*place].enforce, now[*place].keep),
+            None => (Figures::Kept, Enforce::Soft, 0),
+        };
+        Charge { account, cell: receipt.cell, meter: receipt.meter, figures, demand, enforce, asked: false, keep }
+    };
+    hold.receipts.iter().zip(places).map(charge).collect()
+}
+
+/// The caps of the admission, judged on the sum.
+fn too_large(hold: &Hold, add: u64) -> Option<Refusal> {
+    let most = hold.caps.max_tokens_per_call;
+    let max = hold.caps.per_call.max_output_tokens.map_or(most, |cap| cap.min(most));
+    let sum = hold.reserved.output_tokens.saturating_add(add);
+    (add > 0 && sum > max).then(|| Refusal { max: Some(max), ..Refusal::plain(Code::OutputTooLarge) })
+}
+
+fn fingerprint(command: &ExtendCommand) -> [u8; 16] {
+    let mut hasher = blake3::Hasher::new();
+    for figure in [
+        command.lease_seconds.map_or(u64::MAX, u64::from),
+        command.add_output_tokens,
+        command.output_tokens_so_far.unwrap_or(u64::MAX),
+    ] {
+        hasher.update(&figure.to_le_bytes());
+    }
+    let hash = hasher.finalize();
+    std::array::from_fn(|index| hash.as_bytes()[index])
+}

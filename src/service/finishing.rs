@@ -1,0 +1,333 @@
+//! Settle, release, and `usage: unknown`: the end of a hold.
+
+use std::sync::Arc;
+
+use super::charging::{Call, Charging, Subject};
+use super::users::Profile;
+use super::{
+    Catalog, FinishReply, Finished, Plan, ReleaseCommand, Service, ServiceError, SettleCommand, SettleUsage,
+    Tenant, Unrecorded,
+};
+use crate::domain::decision::LimitRow;
+use crate::domain::hold::{
+    Amounts, FinishedBy, Hold, HoldState, ReleaseReason, Reported, Settlement, Stage,
+};
+use crate::domain::ids::{HoldId, Label, Name, RequestId, UserId};
+use crate::domain::plan::PerCall;
+use crate::domain::price::Prices;
+use crate::domain::quantity::{Ppm, add_saturating};
+use crate::domain::time::Millis;
+use crate::engine::{self, How};
+
+type Ended = Result<(FinishReply, Unrecorded), ServiceError>;
+
+impl Service {
+    pub async fn settle(&self, tenant: &Tenant, command: SettleCommand) -> Result<FinishReply, ServiceError> {
+        let (reply, ticket) = self.settle_now(tenant, &command).await?;
+        self.recorded(ticket).await?;
+        Ok(reply)
+    }
+
+    /// Settles every hold by itself, in order; one wait for all of them.
+    pub async fn settle_batch(
+        &self,
+        tenant: &Tenant,
+        commands: Vec<SettleCommand>,
+    ) -> Vec<Result<FinishReply, ServiceError>> {
+        let mut ended = Vec::with_capacity(commands.len());
+        for command in &commands {
+            ended.push(self.settle_now(tenant, command).await);
+        }
+        let mut replies = Vec::with_capacity(ended.len());
+        for end in ended {
+            replies.push(match end {
+                Ok((reply, ticket)) => self.recorded(ticket).await.map(|()| reply),
+                Err(error) => Err(error),
+            });
+        }
+        replies
+    }
+
+    pub async fn release(&self, tenant: &Tenant, command: ReleaseCommand) -> Result<FinishReply, ServiceError> {
+        let reason = command.reason;
+        let (reply, ticket) = self.finish(tenant, command.id, &Ending::Release(reason)).await?;
+        self.recorded(ticket).await?;
+        Ok(reply)
+    }
+
+    async fn settle_now(&self, tenant: &Tenant, command: &SettleCommand) -> Ended {
+        match &command.usage {
+            SettleUsage::Unknown => self.finish(tenant, command.id, &Ending::Unknown).await,
+            SettleUsage::Reported { reported, amounts } => {
+                self.finish(tenant, command.id, &Ending::Usage { reported, amounts }).await
+            }
+        }
+    }
+
+    /// A hold as it is now, for reading.
+    pub async fn hold(&self, tenant: &Tenant, id: HoldId) -> Result<Option<(Arc<Hold>, Millis)>, ServiceError> {
+        let hold = self.current_hold(tenant, id).await?;
+        Ok(hold.map(|hold| (hold, tenant.now())))
+    }
+
+    pub async fn hold_by_request(
+        &self,
+        tenant: &Tenant,
+        user: UserId,
+        request: RequestId,
+    ) -> Result<Option<(Arc<Hold>, Millis)>, ServiceError> {
+        match self.ledger.hold_by_request(tenant.number, user, request).await? {
+            Some(recorded) => self.hold(tenant, recorded.id).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn finish(&self, tenant: &Tenant, id: HoldId, ending: &Ending<'_>) -> Ended {
+        let Some(hold) = self.current_hold(tenant, id).await? else {
+            return Ok((FinishReply::NotFound, Unrecorded(None)));
+        };
+        if let Ending::Usage { reported, .. } = ending
+            && let Some((field, max)) = implausible(reported, tenant.catalog().settings.max_tokens_per_call)
+        {
+            return Ok((FinishReply::UsageImplausible { field, max }, Unrecorded(None)));
+        }
+        if !hold.is_finished() {
+            let outcome = self.finish_with(tenant, &hold, ending.how(self, tenant, &hold).await?, None).await?;
+            if !matches!(outcome.0, engine::Finished::NotOpen) {
+                return self.ended(tenant, ending, outcome).await;
+            }
+        }
+        // It is finished on record. What a rule ended takes one correction;
+        // correctors of a hold wait for each other.
+        let _turn = self.turn(id).await;
+        let Some(hold) = self.find_hold(tenant, id).await? else {
+            return Ok((FinishReply::NotFound, Unrecorded(None)));
+        };
+        if !ended_by_rule(&hold) || matches!(ending, Ending::Unknown) {
+            return self.ended(tenant, ending, (engine::Finished::Already(hold), Vec::new())).await;
+        }
+        let how = ending.how(self, tenant, &hold).await?;
+        let outcome = self.finish_with(tenant, &hold, how, Some(Arc::clone(&hold))).await?;
+        let (reply, ticket) = self.ended(tenant, ending, outcome).await?;
+        self.recorded(ticket).await?;
+        Ok((reply, Unrecorded(None)))
+    }
+
+    /// The engine's part, with the rows to show.
+    pub(super) async fn finish_with(
+        &self,
+        tenant: &Tenant,
+        hold: &Arc<Hold>,
+        how: How,
+        ended_by_rule: Option<Arc<Hold>>,
+    ) -> Result<(engine::Finished, Vec<LimitRow>), ServiceError> {
+        let now = tenant.now();
+        let catalog = tenant.catalog();
+        let profile = self.registry.profile(tenant, &hold.user).await?;
+        let charging = self.charging_of(tenant, &catalog, &profile, hold, now);
+        let finish = engine::Finish {
+            hold: hold.id,
+            accounts: charging.accounts.clone(),
+            show: charging.to_show(),
+            how,
+            ended_by_rule,
+        };
+        let outcome = self.apply(now, || self.engine.finish(&finish, now)).await?;
+        let rows = match &outcome {
+            engine::Finished::Done { standings, .. } => charging.rows(standings),
+            _ => Vec::new(),
+        };
+        Ok((outcome, rows))
+    }
+
+    async fn ended(&self, tenant: &Tenant, ending: &Ending<'_>, outcome: (engine::Finished, Vec<LimitRow>)) -> Ended {
+        let now = tenant.now();
+        let barrier = || Unrecorded(Some(self.barrier()));
+        match outcome.0 {
+            engine::Finished::Done { hold, ticket, .. } => {
+                let done = Finished { hold, now, limits: outcome.1, replayed: false };
+                Ok((FinishReply::Done(done), Unrecorded(Some(ticket))))
+            }
+            engine::Finished::Already(hold) if ending.is_repeated_by(&hold, now) => {
+                let limits = self.rows_of(tenant, &hold, now).await?;
+                Ok((FinishReply::Done(Finished { hold, now, limits, replayed: true }), barrier()))
+            }
+            engine::Finished::Already(hold) => Ok((FinishReply::AlreadyFinished(hold, now), barrier())),
+            engine::Finished::HasProgress(hold) => Ok((FinishReply::HasProgress(hold, now), Unrecorded(None))),
+            engine::Finished::NotOpen => Ok((FinishReply::NotFound, Unrecorded(None))),
+        }
+    }
+
+    /// The rows of a reply about a hold, as the plan of now has them.
+    pub(super) async fn rows_of(
+        &self,
+        tenant: &Tenant,
+        hold: &Hold,
+        now: Millis,
+    ) -> Result<Vec<LimitRow>, ServiceError> {
+        let catalog = tenant.catalog();
+        let profile = self.registry.profile(tenant, &hold.user).await?;
+        let charging = self.charging_of(tenant, &catalog, &profile, hold, now);
+        let standings = self.standings(&charging.accounts, &charging.to_show(), now).await?;
+        Ok(charging.rows(&standings))
+    }
+
+    /// The limits that a hold's call meets under the plan of now, with every
+    /// account that the hold has a receipt on.
+    pub(super) fn charging_of<'a>(
+        &'a self,
+        tenant: &Tenant,
+        catalog: &'a Catalog,
+        profile: &'a Profile,
+        hold: &'a Hold,
+        now: Millis,
+    ) -> Charging<'a> {
+        let id = profile.plan().or(catalog.settings.default_plan.as_ref()).unwrap_or(&hold.plan);
+        let plan: &Plan = match catalog.plan(id) {
+            Some(plan) => plan,
+            None => &self.no_plan,
+        };
+        let subject = Subject {
+            tenant: tenant.number,
+            catalog,
+            calendar: &self.registry.zones,
+            user: &hold.user,
+            profile,
+            org: hold.org.as_ref(),
+            plan,
+            now,
+        };
+        let mut call = Call {
+            model: hold.model.as_ref().map(Name::as_str),
+            feature: hold.feature.as_ref().map(Label::as_str),
+            bulk: false,
+            input_tokens: 0,
+            prices: Prices::default(),
+            amounts: &mut hold.amounts.clone(),
+        };
+        let pool = hold.pool.as_ref().and_then(|pool| catalog.pool(pool));
+        subject.charges(&mut call, pool.map(|pool| &**pool), Some(hold))
+    }
+}
+
+/// How a caller ends a hold.
+enum Ending<'a> {
+    Usage { reported: &'a Reported, amounts: &'a [(Label, u64)] },
+    Release(ReleaseReason),
+    Unknown,
+}
+
+impl Ending<'_> {
+    async fn how(&self, service: &Service, tenant: &Tenant, hold: &Hold) -> Result<How, ServiceError> {
+        Ok(match self {
+            Self::Unknown => How::Doubt,
+            Self::Release(reason) => How::Release { reason: *reason, by: FinishedBy::Caller },
+            Self::Usage { reported, amounts } => {
+                let told_model = reported.model.clone().or_else(|| hold.model.clone());
+                let mut reported = Reported::clone(reported);
+                let models = service.registry.models_at(tenant, hold.models_version).await?;
+                reported.model = served(&reported, hold, |model| models.canonical(model));
+                let prices = models.prices(reported.model.as_ref().map(Name::as_str));
+                let counted = count(&reported, hold.cache_read_weight, prices);
+                How::Settle(Box::new(Settlement {
+                    at: hold.created_at,
+                    late: false,
+                    by: FinishedBy::Caller,
+                    counted,
+                    amounts: corrected(&hold.amounts, amounts),
+                    told_model,
+                    reported,
+                }))
+            }
+        })
+    }
+
+    /// Whether this ending says what the hold's end said already.
+    fn is_repeated_by(&self, hold: &Hold, now: Millis) -> bool {
+        match (self, &hold.stage) {
+            (Self::Unknown, _) => hold.state(now) == HoldState::InDoubt,
+            (Self::Release(_), Stage::Released { by, .. }) => *by == FinishedBy::Caller,
+            (Self::Usage { reported, .. }, Stage::Settled(settled)) => {
+                let told = reported.model.as_ref().or(hold.model.as_ref());
+                let same_model = told == settled.told_model.as_ref();
+                settled.by == FinishedBy::Caller
+                    && settled.reported.input_tokens == reported.input_tokens
+                    && settled.reported.output_tokens == reported.output_tokens
+                    && settled.reported.cache_read_tokens == reported.cache_read_tokens
+                    && same_model
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The canonical model that served: as reported, else as asked for.
+fn served(reported: &Reported, hold: &Hold, canonical: impl Fn(&Name) -> Name) -> Option<Name> {
+    reported.model.as_ref().map(canonical).or_else(|| hold.model.clone())
+}
+
+/// What limits count of a report.
+pub(super) fn count(reported: &Reported, cache_read_weight: Ppm, prices: Prices) -> Amounts {
+    let fresh = reported.input_tokens.saturating_sub(reported.cache_read_tokens);
+    let input_tokens = add_saturating(fresh, cache_read_weight.of_rounded_up(reported.cache_read_tokens));
+    Amounts {
+        requests: 1,
+        input_tokens,
+        output_tokens: reported.output_tokens,
+        total_tokens: add_saturating(input_tokens, reported.output_tokens),
+        credits: prices.credits(
+            reported.input_tokens,
+            reported.output_tokens,
+            reported.cache_read_tokens,
+            reported.cache_write_tokens,
+        ),
+    }
+}
+
+/// The custom amounts of a hold with what the settle corrects.
+fn corrected(taken: &[(Label, u64)], told: &[(Label, u64)]) -> Vec<(Label, u64)> {
+    let mut amounts = taken.to_vec();
+    for (name, amount) in told {
+        match amounts.iter_mut().find(|(known, _)| known == name) {
+            Some((_, known)) => *known = *amount,
+            None => amounts.push((name.clone(), *amount)),
+        }
+    }
+    amounts
+}
+
+/// The first figure beyond what any model can do in one call.
+pub(super) fn implausible(reported: &Reported, max: u64) -> Option<(&'static str, u64)> {
+    let figures = [
+        ("input_tokens", reported.input_tokens),
+        ("output_tokens", reported.output_tokens),
+        ("cache_read_tokens", reported.cache_read_tokens),
+        ("cache_write_tokens", reported.cache_write_tokens),
+    ];
+    figures.iter().find(|(_, figure)| *figure > max).map(|(field, _)| (*field, max))
+}
+
+fn ended_by_rule(hold: &Hold) -> bool {
+    match &hold.stage {
+        Stage::Settled(settled) => settled.by == FinishedBy::Rule,
+        Stage::Released { by, .. } => *by == FinishedBy::Rule,
+        Stage::Held | Stage::InDoubt { .. } => false,
+    }
+}
+
+impl Plan {
+    /// A plan without limits, for a user whose plan is gone.
+    pub(super) fn none() -> Self {
+        use crate::domain::plan::Sheet;
+        let id = Name::parse("none").expect("a valid name");
+        let sheet = Sheet {
+            name: id.as_str().into(),
+            id,
+            requires_verified: false,
+            cache_read_weight: Ppm::ONE,
+            per_call: PerCall::default(),
+            limits: Vec::new(),
+        };
+        Self { sheet, version: 0, effective_at: Millis(0), cells: Vec::new() }
+    }
+}

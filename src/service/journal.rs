@@ -1,0 +1,111 @@
+//! The way down from the engine to the ledger: changes are drained in the
+//! order they happened, written many at a time, and confirmed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::Service;
+use crate::domain::hold::{Hold, Stage};
+use crate::engine;
+use crate::ledger::{self, UsageDelta};
+
+/// A running journal; stop it last, when nobody takes anything any more.
+pub struct Journal {
+    task: JoinHandle<()>,
+    stop: oneshot::Sender<()>,
+}
+
+/// How long to let a ledger rest that has failed. Every check in between is
+/// answered 503, so nothing piles up.
+const REST: Duration = Duration::from_millis(50);
+
+impl Service {
+    /// Starts recording what the engine decides.
+    pub fn start_journal(self: &Arc<Self>) -> Journal {
+        let service = Arc::clone(self);
+        let (stop, mut stopped) = oneshot::channel::<()>();
+        let task = tokio::spawn(async move {
+            loop {
+                let changes = tokio::select! {
+                    biased;
+                    changes = service.engine.changes() => changes,
+                    _ = &mut stopped => return,
+                };
+                service.record_batch(changes).await;
+            }
+        });
+        Journal { task, stop }
+    }
+
+    async fn record_batch(&self, changes: Vec<engine::Change>) {
+        let batch: Vec<ledger::Change> = changes.iter().flat_map(recorded_form).collect();
+        if batch.is_empty() {
+            return self.engine.committed(changes);
+        }
+        match self.ledger.commit(batch).await {
+            Ok(()) => self.engine.committed(changes),
+            Err(error) => {
+                tracing::error!(error = &error as &dyn std::error::Error, changes = changes.len(), "cannot record");
+                self.engine.failed(changes);
+                tokio::time::sleep(REST).await;
+            }
+        }
+    }
+}
+
+impl Journal {
+    /// Records everything that is queued, then ends.
+    pub async fn stop(self) {
+        // The receiver is gone only if the task is.
+        let _ = self.stop.send(());
+        let _ = self.task.await;
+    }
+}
+
+/// What the ledger keeps of a change: the hold, the packed accounts, and what
+/// the step adds to the day's totals. A correction that moves usage to another
+/// model is two differences.
+fn recorded_form(change: &engine::Change) -> Vec<ledger::Change> {
+    let Some(hold) = &change.hold else { return Vec::new() };
+    let before = change.before.as_deref().and_then(|before| delta(before, -1));
+    let after = delta(hold, 1);
+    let (first, second) = match (before, after) {
+        (Some(before), Some(after)) if before.model == after.model => (Some(sum(before, &after)), None),
+        (Some(before), after) => (Some(before), after),
+        (None, after) => (after, None),
+    };
+    let accounts = change.accounts.to_vec();
+    let mut recorded = vec![ledger::Change { hold: Arc::clone(hold), usage: first, accounts }];
+    if second.is_some() {
+        recorded.push(ledger::Change { hold: Arc::clone(hold), usage: second, accounts: Vec::new() });
+    }
+    recorded
+}
+
+/// A settled hold's part of the totals, times `sign`.
+fn delta(hold: &Hold, sign: i64) -> Option<UsageDelta> {
+    let Stage::Settled(settled) = &hold.stage else { return None };
+    let signed = |amount: u64| sign * amount as i64;
+    Some(UsageDelta {
+        model: settled.reported.model.clone(),
+        requests: signed(settled.counted.requests),
+        input_tokens: signed(settled.counted.input_tokens),
+        output_tokens: signed(settled.counted.output_tokens),
+        total_tokens: signed(settled.counted.total_tokens),
+        credits: signed(settled.counted.credits),
+    })
+}
+
+fn sum(a: UsageDelta, b: &UsageDelta) -> UsageDelta {
+    UsageDelta {
+        requests: a.requests + b.requests,
+        input_tokens: a.input_tokens + b.input_tokens,
+        output_tokens: a.output_tokens + b.output_tokens,
+        total_tokens: a.total_tokens + b.total_tokens,
+        credits: a.credits + b.credits,
+        model: a.model,
+    }
+}

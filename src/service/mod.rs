@@ -1,0 +1,93 @@
+#![doc = include_str!("README.md")]
+
+mod accounts;
+mod admission;
+mod cache;
+pub mod calendar;
+pub mod capacity;
+pub mod catalog;
+mod catalog_writes;
+mod charging;
+pub mod clock;
+pub mod commands;
+pub mod error;
+mod extending;
+mod finishing;
+pub mod identity;
+mod journal;
+mod key_files;
+mod keyring;
+pub mod keys;
+mod public_key;
+mod quota;
+mod random;
+pub mod registry;
+pub mod settings;
+mod sweeper;
+pub mod tenants;
+mod usage;
+pub mod users;
+mod writer;
+
+use std::sync::Arc;
+
+use crate::engine::{Engine, Ticket};
+use crate::ledger::Ledger;
+
+pub use catalog::{Catalog, Plan, PoolEntry, Tenant};
+pub use commands::*;
+pub use error::ServiceError;
+pub use identity::{Caller, Scopes};
+pub use registry::{Registry, RegistryOptions};
+
+/// The use cases: the only place where engine and ledger meet.
+pub struct Service {
+    /// Tenants, catalogs, keys and users.
+    pub registry: Arc<Registry>,
+    engine: Arc<dyn Engine>,
+    ledger: Arc<dyn Ledger>,
+    options: ServiceOptions,
+    /// Rare steps that read the ledger before they act, one at a time by id.
+    turns: Box<[tokio::sync::Mutex<()>]>,
+    /// Stands in for a plan that is gone.
+    no_plan: Plan,
+}
+
+/// What the operator decides about answers.
+#[derive(Debug, Clone, Copy)]
+pub struct ServiceOptions {
+    /// Answers go out when the change is on disk; else with the change queued
+    /// for it.
+    pub answers_after_commit: bool,
+}
+
+/// A step that is decided; its answer may go out once the ticket resolves.
+pub(crate) struct Unrecorded(Option<Ticket>);
+
+const TURNS: usize = 64;
+
+impl Service {
+    pub fn new(
+        registry: Arc<Registry>,
+        engine: Arc<dyn Engine>,
+        ledger: Arc<dyn Ledger>,
+        options: ServiceOptions,
+    ) -> Arc<Self> {
+        let turns = (0..TURNS).map(|_| tokio::sync::Mutex::default()).collect();
+        Arc::new(Self { registry, engine, ledger, options, turns, no_plan: Plan::none() })
+    }
+
+    pub fn ledger(&self) -> &Arc<dyn Ledger> {
+        &self.ledger
+    }
+
+    /// Waits for the turn of whoever reads `id` from the ledger to act on it.
+    async fn turn(&self, id: crate::domain::ids::HoldId) -> tokio::sync::MutexGuard<'_, ()> {
+        self.turns[id.0 as usize % TURNS].lock().await
+    }
+}
+
+/// A new id that nobody can guess: 74 bits of it are random.
+pub(crate) fn new_hold_id(now: crate::domain::time::Millis) -> crate::domain::ids::HoldId {
+    crate::domain::ids::HoldId::from_parts(now.0, random::bytes())
+}

@@ -1,0 +1,96 @@
+//! What a user has left, and when the next call is possible.
+
+use super::charging::Subject;
+use super::{CallState, QuotaState, QuotaView, Service, ServiceError, Tenant};
+use crate::domain::cell::Standing;
+use crate::domain::charge::{Charge, Demand};
+use crate::domain::decision::{LimitRow, Remedy};
+use crate::domain::ids::UserId;
+use crate::domain::plan::{Enforce, Limit, Scope};
+use crate::domain::step::Probe;
+use crate::domain::time::Millis;
+
+impl Service {
+    /// The limits of a user and of the org, as they stand now. Reading changes
+    /// nothing and creates nothing.
+    pub async fn quota(&self, tenant: &Tenant, user: UserId) -> Result<QuotaView, ServiceError> {
+        let now = tenant.now();
+        let catalog = tenant.catalog();
+        let profile = self.registry.profile(tenant, &user).await?;
+        let id = profile.plan().or(catalog.settings.default_plan.as_ref()).ok_or(ServiceError::NotFound("user"))?;
+        let plan = catalog.plan(id).ok_or(ServiceError::UnknownPlan)?;
+        let subject = Subject {
+            tenant: tenant.number,
+            catalog: &catalog,
+            calendar: &self.registry.zones,
+            user: &user,
+            profile: &profile,
+            org: profile.org(),
+            plan,
+            now,
+        };
+        let charging = subject.all_limits(&[Scope::User, Scope::Org]);
+        // Each limit by itself: would a call of one request and one token pass?
+        let one = |charge: &Charge| Charge { demand: Demand::fixed(1), ..charge.clone() };
+        let charges: Vec<Charge> = charging.charges.iter().map(one).collect();
+        let probes = self.probe(&charging.accounts, &charges, now).await?;
+        let limits: Vec<(LimitRow, QuotaState)> =
+            charging.limits.iter().zip(&probes).map(|(limit, probe)| row(limit, probe, now)).collect();
+        let (state, next_call_at) = overall(&charging.limits, &limits);
+        Ok(QuotaView {
+            plan: (plan.sheet.id.clone(), plan.version),
+            per_call: plan.sheet.per_call,
+            cache_read_weight: plan.sheet.cache_read_weight,
+            user,
+            limits,
+            state,
+            next_call_at,
+            now,
+        })
+    }
+}
+
+fn row(limit: &Limit, probe: &Probe, now: Millis) -> (LimitRow, QuotaState) {
+    let row = LimitRow::new(limit, probe.shown);
+    let remedy = probe.remedy.filter(|_| limit.enforce == Enforce::Hard);
+    let (state, next_call_at) = match remedy {
+        None => (CallState::Ok, None),
+        Some(Remedy::Wait { retry_after_ms }) => (CallState::Waiting, Some(now.plus_ms(retry_after_ms as i64))),
+        Some(Remedy::Reset { resets_at }) => (CallState::Exhausted, resets_at),
+        Some(Remedy::Never { .. }) => (CallState::Exhausted, None),
+    };
+    let forecast_exhausted_at = forecast(&row.standing, now);
+    (row, QuotaState { state, next_call_at, forecast_exhausted_at })
+}
+
+/// Over the hard limits that count every call: the worst state, and the
+/// latest moment; none where a limit never comes back.
+fn overall(limits: &[&Limit], rows: &[(LimitRow, QuotaState)]) -> (CallState, Option<Millis>) {
+    let counted = limits.iter().zip(rows).filter(|(limit, _)| {
+        limit.enforce == Enforce::Hard && limit.filter.is_everything()
+    });
+    let blocking: Vec<&QuotaState> =
+        counted.map(|(_, (_, state))| state).filter(|state| state.state != CallState::Ok).collect();
+    let state = blocking.iter().map(|state| state.state).max().unwrap_or(CallState::Ok);
+    let never = blocking.iter().any(|state| state.next_call_at.is_none());
+    let latest = blocking.iter().filter_map(|state| state.next_call_at).max();
+    (state, latest.filter(|_| !never))
+}
+
+/// When a window will be used up at the pace since it began; `None` before 1 %
+/// of it has passed, and when it will not be.
+fn forecast(standing: &Standing, now: Millis) -> Option<Millis> {
+    let Standing::Window { limit, granted, used, held, window: Some((start, end)), .. } = *standing else {
+        return None;
+    };
+    let whole = u128::from(limit) + u128::from(granted);
+    let taken = u128::from(used) + u128::from(held);
+    let elapsed = u128::try_from(now.0 - start.0).ok()?;
+    let length = u128::try_from(end.0 - start.0).ok()?;
+    if taken == 0 || elapsed * 100 < length {
+        return None;
+    }
+    let until = (elapsed * whole).div_ceil(taken);
+    let at = Millis(start.0 + i64::try_from(until).ok()?);
+    (at < end).then(|| at.max(now))
+}

@@ -1,0 +1,187 @@
+//! Use that had no hold: calls made while this service was away, realtime
+//! voice, imports. Booked once by id, never refused for quota.
+
+use super::charging::{Call, Subject};
+use super::finishing::{count, implausible};
+use super::{Service, ServiceError, Tenant, Unrecorded, UsageCommand, UsageResult, UsageStatus};
+use crate::domain::charge::{Demand, MeterCode};
+use crate::domain::hold::{Caps, FinishedBy, Granted, Hold, Settlement, Stage};
+use crate::domain::ids::{HoldId, Name, RequestId};
+use crate::domain::document::Fault;
+use crate::domain::step::Ask;
+use crate::domain::time::Millis;
+use crate::engine::{Take, Taken};
+
+/// How far back use may be booked.
+const OLDEST_MS: i64 = 31 * 24 * 3_600_000;
+
+impl Service {
+    /// Books every item by itself, in order. The first body of an id wins.
+    pub async fn record_usage(
+        &self,
+        tenant: &Tenant,
+        commands: Vec<UsageCommand>,
+    ) -> Result<Vec<UsageResult>, ServiceError> {
+        let mut results = Vec::with_capacity(commands.len());
+        for command in commands {
+            let status = self.book(tenant, &command).await?;
+            results.push(UsageResult { id: command.id, status });
+        }
+        Ok(results)
+    }
+
+    async fn book(&self, tenant: &Tenant, command: &UsageCommand) -> Result<UsageStatus, ServiceError> {
+        let now = tenant.now();
+        let at = command.at.unwrap_or(now);
+        let fault = |message: &str| Ok(UsageStatus::Invalid(vec![Fault { pointer: "/at".into(), message: message.into() }]));
+        if at > now {
+            return fault("must not be later than now");
+        }
+        if at < now.plus_ms(-OLDEST_MS) {
+            return fault("must be at most 31 days back");
+        }
+        let max = tenant.catalog().settings.max_tokens_per_call;
+        if let Some((field, max)) = implausible(&command.reported, max) {
+            return Ok(UsageStatus::Implausible { field, max });
+        }
+        let id = usage_id(tenant, &command.id);
+        // Two of the same id wait for each other, so that one of them books.
+        let _turn = self.turn(id).await;
+        if self.find_hold(tenant, id).await?.is_some() {
+            return Ok(UsageStatus::Duplicate);
+        }
+        let take = self.usage_take(tenant, command, id, at, now).await?;
+        match self.apply(now, || self.engine.take(&take, now)).await? {
+            Taken::Hold { hold, ticket, .. } => {
+                self.recorded(Unrecorded(Some(ticket))).await?;
+                if hold.admits_user {
+                    self.registry.admitted(tenant, &hold);
+                }
+                Ok(UsageStatus::Recorded)
+            }
+            Taken::Known(_) => Ok(UsageStatus::Duplicate),
+            Taken::Fits { .. } | Taken::Refused { .. } => {
+                Err(ServiceError::Corrupt("use that has happened was refused".into()))
+            }
+        }
+    }
+
+    /// The take of use that has happened: finished as soon as it is made.
+    async fn usage_take(
+        &self,
+        tenant: &Tenant,
+        command: &UsageCommand,
+        id: HoldId,
+        at: Millis,
+        now: Millis,
+    ) -> Result<Take, ServiceError> {
+        let catalog = tenant.catalog();
+        let profile = self.registry.profile(tenant, &command.user).await?;
+        let plan_id = profile.plan().or(catalog.settings.default_plan.as_ref());
+        let plan = plan_id.and_then(|id| catalog.plan(id)).map_or(&self.no_plan, |plan| &**plan);
+        let model = command.model.as_ref().map(|model| catalog.models.canonical(model));
+        let prices = catalog.models.prices(model.as_ref().map(Name::as_str));
+        let counted = count(&command.reported, plan.sheet.cache_read_weight, prices);
+        let mut amounts = command.amounts.clone();
+        let mut call = Call {
+            model: model.as_ref().map(Name::as_str),
+            feature: command.feature.as_ref().map(|feature| feature.as_str()),
+            bulk: false,
+            input_tokens: counted.input_tokens,
+            prices,
+            amounts: &mut amounts,
+        };
+        let pool = catalog.pool_for(call.model);
+        let subject = Subject {
+            tenant: tenant.number,
+            catalog: &catalog,
+            calendar: &self.registry.zones,
+            user: &command.user,
+            profile: &profile,
+            org: profile.org(),
+            plan,
+            now,
+        };
+        let mut charging = subject.charges(&mut call, pool.map(|pool| &**pool), None);
+        for charge in &mut charging.charges {
+            // Known exactly now; a pool that counts as settled counts it too.
+            match charge.meter {
+                MeterCode::OUTPUT => charge.demand = Demand::fixed(counted.output_tokens),
+                MeterCode::TOTAL => charge.demand = Demand::fixed(counted.total_tokens),
+                MeterCode::CREDITS => charge.demand = Demand::fixed(counted.credits),
+                _ => {}
+            }
+        }
+        let mut reported = command.reported.clone();
+        let told_model = reported.model.take();
+        reported.model.clone_from(&model);
+        let settlement = Settlement {
+            at: now,
+            late: false,
+            by: FinishedBy::Caller,
+            told_model,
+            reported,
+            counted,
+            amounts: amounts.clone(),
+        };
+        let draft = Hold {
+            id,
+            tenant: tenant.number,
+            user: command.user.clone(),
+            org: profile.org().cloned(),
+            pool: pool.map(|pool| pool.pool.id.clone()),
+            request: None,
+            plan: plan.sheet.id.clone(),
+            plan_version: plan.version,
+            admits_user: !profile.is_known(),
+            models_version: catalog.models_version,
+            model,
+            feature: command.feature.clone(),
+            created_at: now,
+            expires_at: now,
+            lease_seconds: 0,
+            lives_until: now,
+            day: catalog.settings.zone.local_day(at),
+            caps: Caps {
+                per_call: plan.sheet.per_call,
+                max_tokens_per_call: catalog.settings.max_tokens_per_call,
+            },
+            cache_read_weight: plan.sheet.cache_read_weight,
+            granted: Granted {
+                input_tokens: command.reported.input_tokens,
+                max_output_tokens: command.reported.output_tokens,
+                is_final: false,
+            },
+            reserved: counted,
+            amounts,
+            receipts: Vec::new(),
+            progress: 0,
+            extends: Vec::new(),
+            stage: Stage::Settled(Box::new(settlement)),
+        };
+        Ok(Take {
+            accounts: charging.accounts,
+            ask: Ask {
+                charges: charging.charges,
+                output_max: command.reported.output_tokens,
+                output_min: command.reported.output_tokens,
+                happened_at: Some(at),
+            },
+            credits: Demand::fixed(counted.credits),
+            draft,
+            lease_ms: 0,
+            max_hold_ms: 0,
+            dry_run: false,
+        })
+    }
+}
+
+/// The record's id is made from the caller's, so that the ledger knows it by
+/// its key. The tenant's number keeps tenants apart.
+fn usage_id(tenant: &Tenant, id: &RequestId) -> HoldId {
+    let mut hasher = blake3::Hasher::new_derive_key("apportion usage without a hold");
+    hasher.update(&tenant.number.0.to_le_bytes());
+    hasher.update(id.as_str().as_bytes());
+    let hash = hasher.finalize();
+    HoldId(u128::from_be_bytes(std::array::from_fn(|index| hash.as_bytes()[index])))
+}
