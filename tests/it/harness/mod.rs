@@ -1,0 +1,14 @@
+//! The real service on a free port, and a client with one method for each endpoint.
+
+mod client;
+pub mod compare;
+mod reply;
+mod server;
+pub mod sheets;
+mod tenant;
+pub mod vectors;
+
+pub use client::Client;
+pub use reply::Reply;
+pub use server::{Server, cli, free_port, number_from_env};
+pub use tenant::Tenant;

@@ -1,0 +1,97 @@
+//! One service for the whole test binary, or one of its own for tests that stop or kill it.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::mpsc;
+
+use apportion::config::{Config, Flags};
+use apportion::startup::Application;
+use tempfile::TempDir;
+
+/// A running service and its data directory.
+pub struct Server {
+    pub url: String,
+    pub data: PathBuf,
+    _kept: TempDir,
+}
+
+impl Server {
+    /// The service that most tests share, each with tenants of its own.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<Server> = OnceLock::new();
+        SHARED.get_or_init(|| {
+            sweep_up();
+            Self::start(&[("APPORTION_DURABILITY", "os")])
+        })
+    }
+
+    /// A service of one's own; `settings` are names and values of its environment.
+    /// It ends with the test binary.
+    pub fn start(settings: &[(&str, &str)]) -> Self {
+        let kept = tempfile::Builder::new()
+            .prefix(&format!("it-{}-", std::process::id()))
+            .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
+            .expect("a data directory");
+        let data = kept.path().to_path_buf();
+        let config = config(&data, settings);
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || {
+            let built = apportion::startup::run_blocking(config, move |port| {
+                tell.send(port).expect("somebody waits for the port");
+            });
+            panic!("the service ended: {built:?}");
+        });
+        let port = told.recv().expect("the service starts");
+        Self { url: format!("http://127.0.0.1:{port}"), data, _kept: kept }
+    }
+}
+
+fn config(data: &Path, settings: &[(&str, &str)]) -> Config {
+    let mut environment: Vec<(OsString, OsString)> =
+        [("APPORTION_LISTEN", "127.0.0.1:0"), ("APPORTION_LOG", "warn"), ("APPORTION_WORKERS", "2")]
+            .iter()
+            .chain(settings)
+            .map(|(name, value)| (OsString::from(name), OsString::from(value)))
+            .collect();
+    environment.push(("APPORTION_DATA".into(), data.into()));
+    Config::from_sources(None, environment, &Flags::default()).expect("settings of a test")
+}
+
+/// Runs the real command line beside the service and gives what it printed.
+pub fn cli(data: &Path, arguments: &[&str]) -> String {
+    let done = Command::new(env!("CARGO_BIN_EXE_apportion"))
+        .args(arguments)
+        .arg("--data")
+        .arg(data)
+        .output()
+        .expect("the binary runs");
+    assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).expect("text").trim().to_owned()
+}
+
+/// A port that was free a moment ago, for binaries that cannot tell theirs.
+pub fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("some port is free");
+    listener.local_addr().expect("it is bound").port()
+}
+
+/// A number that a longer run may set.
+pub fn number_from_env(name: &str, usual: usize) -> usize {
+    std::env::var(name)
+        .map_or(usual, |text| text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
+}
+
+/// Statics are not dropped: removes what earlier runs of this binary have left.
+fn sweep_up() {
+    let Ok(entries) = std::fs::read_dir(env!("CARGO_TARGET_TMPDIR")) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let owner = name.strip_prefix("it-").and_then(|rest| rest.split('-').next());
+        if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            // Somebody else may be removing it as well.
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}

@@ -1,0 +1,535 @@
+//! Sheets, pools and commands drawn from a seed: small figures, so that limits are met all the time.
+
+use serde_json::{Value, json};
+
+use super::oracle::calendar::{DAY_MS, HOUR_MS, Ms, wire};
+use super::oracle::cells::{Cell, HoldNo};
+use super::oracle::{Oracle, State};
+use super::rng::Rng;
+
+pub const USERS: [&str; 4] = ["ann", "bob", "cleo", "dan"];
+const ZONES: [&str; 5] = ["UTC", "Asia/Tokyo", "America/New_York", "Africa/Cairo", "Australia/Lord_Howe"];
+/// The largest call of sheets that cap it.
+const INPUT_CAP: i64 = 60;
+const OUTPUT_CAP: i64 = 40;
+/// After this long a request id may have been forgotten.
+const REQUEST_ID_MS: Ms = 20 * HOUR_MS;
+
+/// One limit as it may stand in a sheet: what makes it the same limit everywhere, and its range.
+#[derive(Clone, Debug)]
+struct Template {
+    base: Value,
+    low: i64,
+    high: i64,
+    refill: Option<(i64, i64)>,
+    percent: i64,
+}
+
+/// What a seed plays on.
+#[derive(Clone, Debug)]
+pub struct Stage {
+    pub zone: String,
+    pub start: Ms,
+    pub sheets: Vec<Value>,
+    pub pool: Option<Value>,
+    pub models: Vec<Value>,
+    /// The org of each user, if the stage has orgs.
+    pub orgs: Vec<Option<&'static str>>,
+    templates: Vec<Template>,
+}
+
+#[derive(Clone, Debug)]
+pub enum Command {
+    Check { body: Value, key: Option<String> },
+    CheckBatch(Vec<Value>),
+    Settle { no: HoldNo, body: Value },
+    SettleBatch(Vec<(HoldNo, Value)>),
+    Release { no: HoldNo },
+    Extend { no: HoldNo, body: Value, key: Option<String> },
+    GetHold { no: HoldNo },
+    FindHold { user: String, request_id: String },
+    Quota { user: String },
+    Usage(Vec<Value>),
+    Clock(Ms),
+    SetPlan { user: String, plan: String },
+    PutPlan(Value),
+}
+
+/// What the generator remembers of the commands so far.
+pub struct Script {
+    pub rng: Rng,
+    stage: Stage,
+    /// Bodies with request ids, with the time of the first use.
+    asked: Vec<(Value, Ms)>,
+    usage: Vec<Value>,
+    serial: u64,
+    /// The wait of the last refusal, and what was refused.
+    pub refused: Option<(Ms, Value)>,
+    again: Option<Value>,
+}
+
+fn bucket(name: &str, meter: &str) -> Value {
+    json!({"name": name, "kind": "bucket", "meter": meter})
+}
+
+fn window(name: &str, meter: &str, period: Value) -> Value {
+    json!({"name": name, "kind": "window", "meter": meter, "period": period})
+}
+
+fn with(mut base: Value, name: &str, value: Value) -> Value {
+    base[name] = value;
+    base
+}
+
+fn templates(rng: &mut Rng, orgs: bool) -> Vec<Template> {
+    let mut all = Vec::new();
+    let mut add = |base: Value, low: i64, high: i64, refill: Option<(i64, i64)>, percent: i64| {
+        all.push(Template { base, low, high, refill, percent });
+    };
+    add(bucket("requests_per_minute", "requests"), 1, 8, Some((1, 90)), 70);
+    add(bucket("output_tokens_per_minute", "output_tokens"), 40, 200, Some((1, 900)), 60);
+    add(bucket("input_per_minute", "input_tokens"), 60, 300, Some((30, 900)), 20);
+    add(bucket("tokens_per_minute", "total_tokens"), 100, 400, Some((7, 900)), 20);
+    add(bucket("credits_per_minute", "credits"), 700, 3000, Some((100, 9000)), 15);
+    add(with(bucket("chat_rate", "requests"), "features", json!(["ch*"])), 1, 5, Some((1, 60)), 20);
+    add(window("requests_per_day", "requests", json!("day")), 4, 40, None, 50);
+    let month = window("tokens_per_month", "total_tokens", json!("month"));
+    let month = if rng.chance(40) { with(month, "anchor", json!("user")) } else { month };
+    add(with(month, "warn_at", json!([0.5, 0.8, 1.0])), 300, 6000, None, 50);
+    add(window("output_per_week", "output_tokens", json!("week")), 200, 3000, None, 20);
+    let hours = rng.between(1, 7);
+    add(window("requests_per_block", "requests", json!({"hours": hours})), 2, 20, None, 25);
+    add(window("tokens_per_days", "total_tokens", json!({"days": rng.between(1, 9)})), 200, 3000, None, 20);
+    add(
+        window("tokens_per_session", "total_tokens", json!({"session_hours": rng.between(1, 5)})),
+        120,
+        900,
+        None,
+        25,
+    );
+    add(window("tokens_for_life", "total_tokens", json!("lifetime")), 4000, 90_000, None, 15);
+    add(window("images_per_day", "images", json!("day")), 2, 9, None, 20);
+    add(json!({"name": "concurrency", "kind": "slots"}), 1, 5, None, 60);
+    add(with(json!({"name": "opus_calls", "kind": "slots"}), "models", json!(["opus*"])), 1, 2, None, 15);
+    add(
+        with(window("opus_per_day", "requests", json!("day")), "models", json!(["opus*", "h?iku"])),
+        2,
+        9,
+        None,
+        20,
+    );
+    add(with(bucket("soft_rate", "requests"), "enforce", json!("soft")), 1, 4, Some((1, 20)), 15);
+    add(with(window("soft_day", "output_tokens", json!("day")), "enforce", json!("soft")), 50, 400, None, 15);
+    add(with(window("shadow_day", "requests", json!("day")), "enforce", json!("shadow")), 2, 9, None, 15);
+    add(with(bucket("tenant_rate", "requests"), "scope", json!("tenant")), 4, 20, Some((10, 200)), 25);
+    add(
+        with(window("tenant_month", "total_tokens", json!("month")), "scope", json!("tenant")),
+        2000,
+        20_000,
+        None,
+        20,
+    );
+    if orgs {
+        add(
+            with(window("org_day", "total_tokens", json!("day")), "scope", json!("org")),
+            300,
+            4000,
+            None,
+            60,
+        );
+        add(with(bucket("org_rate", "output_tokens"), "scope", json!("org")), 60, 300, Some((10, 900)), 40);
+    }
+    // Some figures stand in a zone of their own.
+    for template in &mut all {
+        if template.base["kind"] == "window" && rng.chance(15) {
+            template.base["zone"] = json!(rng.pick(&ZONES));
+        }
+    }
+    all
+}
+
+/// A sheet in which each limit stands with its odds; figures are drawn anew.
+fn sheet(rng: &mut Rng, id: &str, templates: &[Template]) -> Value {
+    let capped = rng.chance(50);
+    let mut limits = Vec::new();
+    for template in templates {
+        if !rng.chance(template.percent) {
+            continue;
+        }
+        let mut limit = template.base.clone();
+        let mut number = rng.between(template.low, template.high);
+        let mut refill = template.refill.map(|(low, high)| rng.between(low, high));
+        let plain = limit.get("scope").is_none() && limit.get("enforce").is_none();
+        if plain && rng.chance(2) && !limit["period"].is_object() {
+            number = 0;
+            refill = refill.map(|_| 0);
+        }
+        match refill {
+            Some(refill) => {
+                limit["capacity"] = json!(number);
+                limit["refill_per_minute"] = json!(refill);
+            }
+            None => limit["limit"] = json!(number),
+        }
+        limits.push(limit);
+    }
+    let mut sheet = json!({"id": id, "name": id, "limits": limits});
+    if capped {
+        sheet["per_call"] = json!({"max_input_tokens": INPUT_CAP, "max_output_tokens": OUTPUT_CAP});
+    }
+    if rng.chance(30) {
+        sheet["cache_read_weight"] = json!(*rng.pick(&[0.0, 0.1, 0.35]));
+    }
+    sheet
+}
+
+impl Stage {
+    pub fn draw(rng: &mut Rng) -> Self {
+        let with_orgs = rng.chance(40);
+        let templates = templates(rng, with_orgs);
+        let pool = rng.chance(50).then(|| {
+            let mut limits = vec![json!({
+                "name": "pool_requests", "kind": "bucket", "meter": "requests",
+                "capacity": rng.between(3, 12), "refill_per_minute": rng.between(20, 200),
+            })];
+            if rng.chance(60) {
+                limits.push(json!({
+                    "name": "pool_output", "kind": "bucket", "meter": "output_tokens",
+                    "capacity": rng.between(80, 400), "refill_per_minute": rng.between(50, 2000),
+                }));
+            }
+            if rng.chance(60) {
+                limits.push(json!({"name": "pool_places", "kind": "slots", "limit": rng.between(2, 8)}));
+            }
+            json!({
+                "id": "upstream", "models": ["opus*", "sonnet"], "enforced": true, "margin": 1.0,
+                "interactive_share": *rng.pick(&[0.3, 0.5, 0.25]), "limits": limits,
+            })
+        });
+        let orgs = USERS
+            .iter()
+            .enumerate()
+            .map(|(n, _)| with_orgs.then_some(if n % 2 == 0 { "acme" } else { "umbrella" }))
+            .collect();
+        Self {
+            zone: (*rng.pick(&ZONES)).to_owned(),
+            start: super::oracle::calendar::instant("2026-03-27T20:00:00Z")
+                + rng.between(0, 200) * 12 * HOUR_MS,
+            sheets: ["one", "two", "three"].iter().map(|id| sheet(rng, id, &templates)).collect(),
+            pool,
+            models: vec![
+                json!({"id": "opus-4", "aliases": ["smart", "opus"], "input": 15_000_000, "output": 75_000_000,
+                       "cache_read": 1_500_000, "cache_write": 18_750_000}),
+                json!({"id": "Sonnet", "aliases": ["default-chat"], "input": 3_000_001, "output": 15_000_007,
+                       "cache_read": 300_000}),
+                json!({"id": "haiku", "aliases": [], "input": 1, "output": 999_999, "cache_read": 0}),
+            ],
+            orgs,
+            templates,
+        }
+    }
+}
+
+impl Script {
+    pub fn new(rng: Rng, stage: Stage) -> Self {
+        Self { rng, stage, asked: Vec::new(), usage: Vec::new(), serial: 0, refused: None, again: None }
+    }
+
+    pub fn next(&mut self, oracle: &Oracle) -> Command {
+        // What was refused is asked again at the very moment that was told.
+        if let Some(body) = self.again.take() {
+            return Command::Check { body, key: None };
+        }
+        if oracle.holds.is_empty() {
+            return self.check(oracle);
+        }
+        match self.rng.weighted(&[430, 150, 50, 70, 25, 90, 30, 20, 25, 25, 25, 170, 14, 6]) {
+            0 => self.check(oracle),
+            1 => {
+                let no = self.some_hold(oracle);
+                Command::Settle { no, body: self.settle_body(oracle, no) }
+            }
+            2 => Command::Release { no: self.some_hold(oracle) },
+            3 => self.extend(oracle),
+            4 => Command::Settle { no: self.some_hold(oracle), body: json!({"usage": "unknown"}) },
+            5 => Command::Quota { user: (*self.rng.pick(&USERS)).to_owned() },
+            6 => Command::GetHold { no: self.some_hold(oracle) },
+            7 => self.find_hold(oracle),
+            8 => {
+                let many = self.rng.between(1, 6);
+                Command::CheckBatch((0..many).map(|_| self.check_body(oracle)).collect())
+            }
+            9 => {
+                let many = self.rng.between(1, 4);
+                Command::SettleBatch(
+                    (0..many)
+                        .map(|_| {
+                            let no = self.some_hold(oracle);
+                            (no, self.settle_body(oracle, no))
+                        })
+                        .collect(),
+                )
+            }
+            10 => self.usage(oracle),
+            11 => Command::Clock(self.clock(oracle)),
+            12 => Command::SetPlan {
+                user: (*self.rng.pick(&USERS)).to_owned(),
+                plan: (*self.rng.pick(&["one", "two", "three"])).to_owned(),
+            },
+            _ => {
+                let id = *self.rng.pick(&["one", "two", "three"]);
+                let templates = self.stage.templates.clone();
+                Command::PutPlan(sheet(&mut self.rng, id, &templates))
+            }
+        }
+    }
+
+    fn check(&mut self, oracle: &Oracle) -> Command {
+        let body = self.check_body(oracle);
+        // The id may come as a header just as well.
+        if body.get("request_id").is_some() && self.rng.chance(40) {
+            let mut bare = body.clone();
+            let id = bare.as_object_mut().unwrap().remove("request_id").unwrap();
+            return Command::Check { body: bare, key: id.as_str().map(str::to_owned) };
+        }
+        Command::Check { body, key: None }
+    }
+
+    fn check_body(&mut self, oracle: &Oracle) -> Value {
+        let now = oracle.now;
+        self.asked.retain(|(_, at)| now - at < REQUEST_ID_MS);
+        if !self.asked.is_empty() && self.rng.chance(12) {
+            let mut body = self.rng.pick(&self.asked).0.clone();
+            match self.rng.between(0, 9) {
+                0 | 1 => body["input_tokens"] = json!(self.rng.between(0, 80)),
+                2 => body["lease_seconds"] = json!(self.rng.between(1, 100)),
+                _ => {}
+            }
+            return body;
+        }
+        let mut body = json!({"user": *self.rng.pick(&USERS)});
+        if self.rng.chance(85) {
+            body["input_tokens"] = json!(self.tokens(INPUT_CAP));
+        }
+        if self.rng.chance(85) {
+            let output = self.tokens(OUTPUT_CAP);
+            body["max_output_tokens"] = json!(output);
+            if self.rng.chance(25) {
+                body["min_output_tokens"] = json!(self.rng.between(0, output));
+            }
+        }
+        if self.rng.chance(75) {
+            body["model"] = json!(*self.rng.pick(&[
+                "opus-4",
+                "OPUS",
+                "smart",
+                "sonnet",
+                "default-chat",
+                "haiku",
+                "other"
+            ]));
+        }
+        if self.rng.chance(40) {
+            body["feature"] = json!(*self.rng.pick(&["chat", "batch_job"]));
+        }
+        if self.rng.chance(25) {
+            body["priority"] = json!(*self.rng.pick(&["bulk", "bulk", "interactive"]));
+        }
+        if self.rng.chance(70) {
+            body["lease_seconds"] = json!(self.rng.between(1, 90));
+        }
+        if self.rng.chance(10) {
+            body["amounts"] = json!({"images": self.rng.between(0, 4)});
+        }
+        if self.rng.chance(8) {
+            body["dry_run"] = json!(true);
+        }
+        if self.rng.chance(30) {
+            self.serial += 1;
+            body["request_id"] = json!(format!("r{}", self.serial));
+            if body.get("dry_run").is_none() && body.get("max_output_tokens").is_some() {
+                self.asked.push((body.clone(), now));
+            }
+        }
+        body
+    }
+
+    /// Mostly within the cap, sometimes nothing, sometimes far too much.
+    fn tokens(&mut self, cap: i64) -> i64 {
+        match self.rng.between(0, 19) {
+            0 | 1 => 0,
+            2 => self.rng.between(cap, 4 * cap),
+            _ => self.rng.between(1, cap),
+        }
+    }
+
+    /// A recent hold as a rule, an old one now and then.
+    fn some_hold(&mut self, oracle: &Oracle) -> HoldNo {
+        let count = oracle.holds.len();
+        let recent = if self.rng.chance(85) { 10 } else { 400 };
+        let first = count.saturating_sub(recent);
+        let mut no = first + usize::try_from(self.rng.between(0, (count - first) as i64 - 1)).unwrap();
+        // Only what is younger than 31 days can be finished for certain.
+        while oracle.now - oracle.holds[no].created > 30 * DAY_MS && no + 1 < count {
+            no += 1;
+        }
+        no
+    }
+
+    fn settle_body(&mut self, oracle: &Oracle, no: HoldNo) -> Value {
+        let hold = &oracle.holds[no];
+        if let (Some(before), true) = (&hold.settled, self.rng.chance(70)) {
+            let mut same =
+                json!({"input_tokens": before.input as i64, "output_tokens": before.output as i64});
+            if before.cache_read > 0 {
+                same["cache_read_tokens"] = json!(before.cache_read as i64);
+            }
+            if let Some(model) = &before.model {
+                same["model"] = json!(model);
+            }
+            return same;
+        }
+        let about = |rng: &mut Rng, reserved: i128| {
+            let most = if rng.chance(20) { 3 * reserved + 20 } else { reserved };
+            rng.between(0, most as i64)
+        };
+        let (reserved_input, reserved_output) = (hold.input, hold.output);
+        let input = about(&mut self.rng, reserved_input);
+        let output = about(&mut self.rng, reserved_output);
+        let mut body = json!({"input_tokens": input, "output_tokens": output});
+        if self.rng.chance(25) {
+            let read = self.rng.between(0, input);
+            body["cache_read_tokens"] = json!(read);
+            if self.rng.chance(50) {
+                body["cache_write_tokens"] = json!(self.rng.between(0, input - read));
+            }
+        }
+        if self.rng.chance(30) {
+            body["model"] = json!(*self.rng.pick(&["haiku", "smart", "sonnet", "other"]));
+        }
+        if self.rng.chance(20) {
+            body["outcome"] = json!("completed");
+        }
+        if self.rng.chance(1) {
+            body["input_tokens"] = json!(10_000_001);
+        }
+        body
+    }
+
+    fn extend(&mut self, oracle: &Oracle) -> Command {
+        let open: Vec<HoldNo> =
+            (0..oracle.holds.len()).filter(|no| oracle.holds[*no].state == State::Held).collect();
+        let no = if open.is_empty() || self.rng.chance(30) {
+            self.some_hold(oracle)
+        } else {
+            *self.rng.pick(&open)
+        };
+        let mut body = json!({});
+        if self.rng.chance(60) {
+            body["lease_seconds"] = json!(self.rng.between(1, 120));
+        }
+        if self.rng.chance(60) {
+            body["add_output_tokens"] = json!(self.rng.between(0, 30));
+        }
+        if self.rng.chance(30) {
+            body["output_tokens_so_far"] = json!(self.rng.between(0, 40));
+        }
+        let known: Vec<(&String, &Value)> = oracle.holds[no].extends.iter().collect();
+        let mut key = None;
+        if let (Some((before, same)), true) = (known.first(), self.rng.chance(50)) {
+            key = Some((*before).clone());
+            if self.rng.chance(70) {
+                body = (*same).clone();
+            }
+        } else if self.rng.chance(30) {
+            self.serial += 1;
+            key = Some(format!("x{}", self.serial));
+        }
+        Command::Extend { no, body, key }
+    }
+
+    fn find_hold(&mut self, oracle: &Oracle) -> Command {
+        let no = self.some_hold(oracle);
+        let hold = &oracle.holds[no];
+        match &hold.request_id {
+            Some(id) if oracle.now - hold.created < REQUEST_ID_MS => {
+                Command::FindHold { user: hold.user.clone(), request_id: id.clone() }
+            }
+            _ => Command::GetHold { no },
+        }
+    }
+
+    fn usage(&mut self, oracle: &Oracle) -> Command {
+        let mut items = Vec::new();
+        for _ in 0..self.rng.between(1, 3) {
+            if !self.usage.is_empty() && self.rng.chance(20) {
+                items.push(self.rng.pick(&self.usage).clone());
+                continue;
+            }
+            self.serial += 1;
+            let mut item = json!({
+                "id": format!("u{}", self.serial),
+                "user": *self.rng.pick(&USERS),
+                "input_tokens": self.rng.between(0, 60),
+                "output_tokens": self.rng.between(0, 40),
+            });
+            if self.rng.chance(60) {
+                item["model"] = json!(*self.rng.pick(&["opus-4", "sonnet", "haiku"]));
+            }
+            if self.rng.chance(50) {
+                let back = if self.rng.chance(50) { 2 * HOUR_MS } else { 20 * DAY_MS };
+                item["at"] = json!(wire(oracle.now - self.rng.between(0, back)));
+            }
+            self.usage.push(item.clone());
+            items.push(item);
+        }
+        Command::Usage(items)
+    }
+
+    /// Where the clock goes: a little on, or to an instant at which something changes.
+    fn clock(&mut self, oracle: &Oracle) -> Ms {
+        let now = oracle.now;
+        let nudge = self.rng.between(-1, 1);
+        let aimed = match self.rng.weighted(&[150, 300, 200, 60, 15, 5, 110, 80, 80]) {
+            0 => now + self.rng.between(1, 50),
+            1 => now + self.rng.between(100, 3000),
+            2 => now + self.rng.between(3000, 60_000),
+            3 => now + self.rng.between(60_000, 900_000),
+            4 => now + self.rng.between(1, 9) * HOUR_MS + self.rng.between(0, 5000),
+            5 => now + self.rng.between(1, 6) * DAY_MS,
+            6 => {
+                let open: Vec<Ms> = oracle
+                    .holds
+                    .iter()
+                    .filter(|h| h.state == State::Held && h.expires - now < 200_000)
+                    .map(|h| h.expires)
+                    .collect();
+                if open.is_empty() { now + 1000 } else { self.rng.pick(&open) + nudge }
+            }
+            7 => {
+                let borders: Vec<Ms> = oracle
+                    .cells
+                    .values()
+                    .filter_map(|cell| match cell {
+                        Cell::Window(window) => window.running(now).map(|w| w.1),
+                        _ => None,
+                    })
+                    .filter(|end| end - now < 2 * DAY_MS)
+                    .collect();
+                if borders.is_empty() || !self.rng.chance(30) {
+                    now + 1000
+                } else {
+                    self.rng.pick(&borders) + nudge
+                }
+            }
+            _ => match self.refused.take() {
+                Some((at, body)) if at < now + HOUR_MS => {
+                    self.again = Some(body);
+                    at + if self.rng.chance(30) { -1 } else { 0 }
+                }
+                _ => now + 500,
+            },
+        };
+        aimed.max(now)
+    }
+}

@@ -1,0 +1,9 @@
+//! The service held against a second, slow one.
+
+mod calendar_tests;
+mod generate;
+pub mod oracle;
+mod oracle_tests;
+mod random;
+mod rng;
+mod world;

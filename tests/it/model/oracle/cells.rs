@@ -1,0 +1,281 @@
+//! The three kinds of count, each kept in the plainest way that CONTRACT 2 allows.
+//!
+//! A bucket is kept as its deficit (capacity less level): then a change of capacity needs no
+//! arithmetic at all, since a plan change keeps the deficit. The unit is 1/60,000 of a token,
+//! so that R a minute are R units a millisecond.
+
+use std::collections::BTreeMap;
+
+use super::calendar::{Calendar, Ms};
+use super::sheet::{DivCeil, Kind, Limit, Period};
+
+pub const UNIT: i128 = 60_000;
+/// A bucket's level never sinks below this many tokens under zero.
+const DEBT_MAX: i128 = 50_000_000_000;
+
+pub type HoldNo = usize;
+
+#[derive(Clone, Debug, Default)]
+pub struct Bucket {
+    /// Capacity less level, in units.
+    pub deficit: i128,
+    pub at: Ms,
+    /// The refill the bucket last ran with, a minute.
+    pub refill: i128,
+    /// Reserved tokens and the end of the lease, by hold.
+    pub held: BTreeMap<HoldNo, (i128, Ms)>,
+}
+
+impl Bucket {
+    pub fn held_tokens(&self) -> i128 {
+        self.held.values().map(|(n, _)| n).sum()
+    }
+
+    pub fn floor_tokens(&self, capacity: i128) -> i128 {
+        (capacity * UNIT - self.deficit).div_euclid(UNIT)
+    }
+
+    /// Lets the time pass, one lease end after the other.
+    pub fn advance(&mut self, to: Ms) {
+        while let Some(end) = self.next_lease_end().filter(|end| *end <= to) {
+            self.refill_until(end);
+            self.held.retain(|_, (_, e)| *e > end);
+        }
+        self.refill_until(to);
+    }
+
+    fn next_lease_end(&self) -> Option<Ms> {
+        self.held.values().map(|(_, end)| *end).min()
+    }
+
+    fn refill_until(&mut self, to: Ms) {
+        if to <= self.at {
+            return;
+        }
+        let refilled = self.deficit - self.refill * i128::from(to - self.at);
+        self.deficit = refilled.max(self.held_tokens() * UNIT).min(self.deficit);
+        self.at = to;
+    }
+
+    /// The first instant at which the level reaches `n`, if nothing else happens.
+    pub fn ready_at(&self, capacity: i128, refill: i128, n: i128) -> Option<Ms> {
+        let target = (capacity - n) * UNIT;
+        let mut later = self.clone();
+        later.refill = refill;
+        loop {
+            if later.deficit <= target {
+                return Some(later.at);
+            }
+            let end = later.next_lease_end();
+            if target >= later.held_tokens() * UNIT && refill > 0 {
+                let wait = (later.deficit - target).div_ceil_by(refill);
+                let there = later.at + i64::try_from(wait).unwrap_or(i64::MAX / 4);
+                if end.is_none_or(|end| there <= end) {
+                    return Some(there);
+                }
+            }
+            later.advance(end?);
+        }
+    }
+
+    /// The first instant at which the level is as high as the holds let it be: once with the
+    /// holds of now standing for good, once with leases that end.
+    pub fn full_at(&self, refill: i128) -> [Option<Ms>; 2] {
+        let gap = self.deficit - self.held_tokens() * UNIT;
+        if gap <= 0 {
+            return [Some(self.at); 2];
+        }
+        let standing =
+            (refill > 0).then(|| self.at + i64::try_from(gap.div_ceil_by(refill)).unwrap_or(i64::MAX / 4));
+        let mut later = self.clone();
+        later.refill = refill;
+        let ending = loop {
+            let gap = later.deficit - later.held_tokens() * UNIT;
+            let end = later.next_lease_end();
+            if refill > 0 {
+                let there = later.at + i64::try_from(gap.div_ceil_by(refill)).unwrap_or(i64::MAX / 4);
+                if end.is_none_or(|end| there < end) {
+                    break Some(there);
+                }
+            }
+            match end {
+                Some(end) => later.advance(end),
+                None => break None,
+            }
+        };
+        [standing, ending]
+    }
+
+    pub fn take(&mut self, n: i128, hold: Option<(HoldNo, Ms)>, capacity: i128) {
+        self.deficit += n * UNIT;
+        if let Some((hold, lease_end)) = hold.filter(|_| n > 0) {
+            self.held.entry(hold).or_insert((0, lease_end)).0 += n;
+        }
+        self.bound(capacity);
+    }
+
+    /// A hold is finished: its reservation comes off, what it really used stays on.
+    pub fn correct(&mut self, hold: HoldNo, reserved: i128, actual: i128, capacity: i128) {
+        self.held.remove(&hold);
+        self.deficit += (actual - reserved) * UNIT;
+        self.deficit = self.deficit.max(self.held_tokens() * UNIT);
+        self.bound(capacity);
+    }
+
+    fn bound(&mut self, capacity: i128) {
+        self.deficit = self.deficit.min((capacity + DEBT_MAX) * UNIT);
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Book {
+    pub used: i128,
+    pub held: i128,
+}
+
+/// Start and end of one window.
+pub type Span = (Ms, Ms);
+
+/// The rule by which calendar windows are cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub zone: String,
+    pub calendar: Option<Calendar>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Window {
+    pub period: Period,
+    pub rule: Rule,
+    /// After a change of rule: the window that was running, and the end of the one after it.
+    bridge: Option<(Span, Ms)>,
+    /// The first take, for windows that tile.
+    pub first: Option<Ms>,
+    /// The openings of sessions.
+    pub sessions: Vec<Ms>,
+    pub books: BTreeMap<Span, Book>,
+    pub ever_taken: bool,
+}
+
+impl Window {
+    pub fn new(period: Period, rule: Rule) -> Self {
+        Self {
+            period,
+            rule,
+            bridge: None,
+            first: None,
+            sessions: Vec::new(),
+            books: BTreeMap::new(),
+            ever_taken: false,
+        }
+    }
+
+    /// The window running at `at`; none before a block's first take and between sessions.
+    pub fn running(&self, at: Ms) -> Option<Span> {
+        match self.period {
+            Period::Day | Period::Week | Period::Month => Some(self.calendar_window(at)),
+            Period::Lifetime => Some((Ms::MIN, Ms::MAX)),
+            Period::Tiles(length) => {
+                let first = self.first?;
+                let start = first + (at - first).div_euclid(length) * length;
+                Some((start, start + length))
+            }
+            Period::Session(length) => {
+                let start = self.sessions.iter().copied().filter(|s| *s <= at && at < s + length).max()?;
+                Some((start, start + length))
+            }
+        }
+    }
+
+    fn calendar_window(&self, at: Ms) -> Span {
+        let calendar = self.rule.calendar.expect("a calendar window has a calendar");
+        match self.bridge {
+            Some((running, _)) if at < running.1 => running,
+            Some((running, next_end)) if at < next_end => (running.1, next_end),
+            _ => calendar.window(&self.rule.zone, at),
+        }
+    }
+
+    /// Zone or anchor changed: the running window keeps its end.
+    pub fn change_rule(&mut self, now: Ms, rule: Rule) {
+        if self.rule == rule {
+            return;
+        }
+        if let (true, Some(calendar)) = (self.ever_taken, rule.calendar) {
+            let running = self.calendar_window(now);
+            let next_end = calendar.border_from(&rule.zone, running.1 + calendar.least_ms());
+            self.bridge = Some((running, next_end));
+        }
+        self.rule = rule;
+    }
+
+    /// The window that a take at `at` falls into, opened if need be.
+    pub fn open(&mut self, at: Ms) -> Span {
+        self.ever_taken = true;
+        if let Some(span) = self.running(at) {
+            return span;
+        }
+        match self.period {
+            Period::Tiles(_) => self.first = Some(at),
+            Period::Session(_) => self.sessions.push(at),
+            _ => {}
+        }
+        self.running(at).expect("just opened")
+    }
+
+    pub fn book(&self, span: Option<Span>) -> Book {
+        span.and_then(|s| self.books.get(&s).copied()).unwrap_or_default()
+    }
+
+    pub fn book_mut(&mut self, span: Span) -> &mut Book {
+        self.books.entry(span).or_default()
+    }
+}
+
+#[derive(Clone, Debug)]
+pub enum Cell {
+    Bucket(Bucket),
+    Window(Window),
+    /// Lease ends by hold.
+    Slots(BTreeMap<HoldNo, Ms>),
+}
+
+impl Cell {
+    /// A cell as it is before anything was ever taken.
+    pub fn fresh(limit: &Limit, rule: Rule, now: Ms) -> Self {
+        match limit.kind {
+            Kind::Bucket { refill, .. } => Self::Bucket(Bucket { at: now, refill, ..Bucket::default() }),
+            Kind::Window { period, .. } => Self::Window(Window::new(period, rule)),
+            Kind::Slots { .. } => Self::Slots(BTreeMap::new()),
+        }
+    }
+
+    pub fn advance(&mut self, now: Ms) {
+        match self {
+            Self::Bucket(bucket) => bucket.advance(now),
+            Self::Window(_) => {}
+            Self::Slots(leases) => leases.retain(|_, end| *end > now),
+        }
+    }
+
+    pub fn bucket(&mut self) -> &mut Bucket {
+        match self {
+            Self::Bucket(bucket) => bucket,
+            other => panic!("not a bucket: {other:?}"),
+        }
+    }
+
+    pub fn window(&mut self) -> &mut Window {
+        match self {
+            Self::Window(window) => window,
+            other => panic!("not a window: {other:?}"),
+        }
+    }
+
+    pub fn slots(&mut self) -> &mut BTreeMap<HoldNo, Ms> {
+        match self {
+            Self::Slots(slots) => slots,
+            other => panic!("not slots: {other:?}"),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Random command sequences, each reply compared with the model's.
+//!
+//! `ORACLE_COMMANDS` sets how many commands are run in all (default 20,000), `ORACLE_SEED` runs
+//! one seed alone. A difference prints the seed and the commands that led to it.
+
+use std::fmt::Write as _;
+
+use super::generate::{Command, Script, Stage};
+use super::rng::Rng;
+use super::world::World;
+use crate::harness::number_from_env;
+
+/// Commands of one seed: long enough to reach month ends, short enough to be read.
+const COMMANDS_A_SEED: usize = 500;
+/// Seeds run at once.
+const LANES: usize = 4;
+
+#[test]
+fn every_reply_to_random_commands_is_the_one_that_the_model_predicts() {
+    let seeds: Vec<u64> = match std::env::var("ORACLE_SEED") {
+        Ok(seed) => vec![seed.parse().expect("ORACLE_SEED is a number")],
+        Err(_) => (1..=number_from_env("ORACLE_COMMANDS", 20_000).div_ceil(COMMANDS_A_SEED) as u64).collect(),
+    };
+    println!("seeds {}..={}, {COMMANDS_A_SEED} commands each", seeds[0], seeds[seeds.len() - 1]);
+    let lanes: Vec<_> = (0..LANES)
+        .map(|lane| {
+            let mine: Vec<u64> = seeds.iter().copied().skip(lane).step_by(LANES).collect();
+            std::thread::spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                mine.into_iter()
+                    .filter_map(|seed| runtime.block_on(play(seed)).err())
+                    .collect::<Vec<String>>()
+            })
+        })
+        .collect();
+    let failures: Vec<String> =
+        lanes.into_iter().flat_map(|lane| lane.join().expect("a lane ends")).collect();
+    if let Some(first) = failures.first() {
+        panic!("{} of {} seeds differ; the first:\n{first}", failures.len(), seeds.len());
+    }
+}
+
+async fn play(seed: u64) -> Result<(), String> {
+    let mut rng = Rng::new(seed);
+    let stage = Stage::draw(&mut rng);
+    let mut world = World::set(&stage).await;
+    let mut script = Script::new(rng, stage);
+    for step in 0..COMMANDS_A_SEED {
+        let command = script.next(&world.oracle);
+        let result = world.run(&command).await;
+        result.map_err(|difference| report(seed, step, &world, &difference))?;
+        remember_wait(&mut script, &world, &command);
+    }
+    world.all_quotas().await.map_err(|difference| report(seed, COMMANDS_A_SEED, &world, &difference))
+}
+
+/// A check that was told to wait is asked again when the wait is over.
+fn remember_wait(script: &mut Script, world: &World, command: &Command) {
+    let Command::Check { body, key: None } = command else { return };
+    if let Some(wait) = world.last_wait() {
+        script.refused = Some((world.oracle.now + wait, body.clone()));
+    }
+}
+
+fn report(seed: u64, step: usize, world: &World, difference: &str) -> String {
+    let mut text = format!("seed {seed}, command {step} (ORACLE_SEED={seed} runs it alone)\n");
+    for line in &world.history {
+        let _ = writeln!(text, "{line}");
+    }
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("oracle-seed-{seed}.txt"));
+    // The whole story is kept in a file; the message holds its end.
+    let _ = std::fs::write(&path, format!("{text}{difference}\n"));
+    let tail = world.history.len().saturating_sub(25);
+    format!(
+        "seed {seed}, command {step} (ORACLE_SEED={seed} runs it alone; all commands in {})\n{}\n{difference}",
+        path.display(),
+        world.history[tail..].join("\n")
+    )
+}

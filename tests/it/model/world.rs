@@ -1,0 +1,220 @@
+//! The service and the model side by side: each command goes to both, and the replies are compared.
+
+use serde_json::{Value, json};
+
+use super::generate::{Command, Stage, USERS};
+use super::oracle::Oracle;
+use super::oracle::calendar::{Ms, wire};
+use super::oracle::cells::HoldNo;
+use super::oracle::expect::{Expected, Ids, Reply as Seen, differences};
+use crate::harness::{Reply, Tenant};
+
+pub struct World {
+    pub oracle: Oracle,
+    pub tenant: Tenant,
+    ids: Ids,
+    pub history: Vec<String>,
+    last_wait: Option<Ms>,
+}
+
+impl World {
+    /// Puts the stage's sheets, pool, models and users up on both sides.
+    pub async fn set(stage: &Stage) -> Self {
+        let tenant = Tenant::at(&stage.zone, &wire(stage.start)).await;
+        let mut oracle = Oracle::new(&stage.zone, stage.start);
+        let mut history = vec![format!("{} from {}", stage.zone, wire(stage.start))];
+        tenant.put_models(&json!(stage.models)).await.ok();
+        oracle.put_models(&stage.models);
+        for sheet in &stage.sheets {
+            history.push(format!("sheet {sheet}"));
+            tenant.put_plan(sheet).await.ok();
+            oracle.put_plan(sheet);
+        }
+        tenant.put_settings(json!({"default_plan": "one"})).await.ok();
+        oracle.default_plan = Some("one".to_owned());
+        if let Some(pool) = &stage.pool {
+            history.push(format!("pool {pool}"));
+            tenant.put_pool(pool).await.ok();
+            oracle.put_pool(pool);
+        }
+        for (user, org) in USERS.iter().zip(&stage.orgs) {
+            if let Some(org) = org {
+                tenant.put_user(user, json!({"org": org})).await.ok();
+                oracle.set_org(user, org);
+            }
+        }
+        Self { oracle, tenant, ids: Ids::default(), history, last_wait: None }
+    }
+
+    /// Gives one command to both sides; the differences, if the replies differ.
+    pub async fn run(&mut self, command: &Command) -> Result<(), String> {
+        match command {
+            Command::Check { body, key } => {
+                let reply = match key {
+                    Some(key) => self.tenant.check_with_key(key, body.clone()).await,
+                    None => self.tenant.check(body.clone()).await,
+                };
+                let mut full = body.clone();
+                if let Some(key) = key {
+                    full["request_id"] = json!(key);
+                }
+                let expected = self.oracle.check(&full);
+                self.hold_up(&format!("check {full}"), expected, &reply)
+            }
+            Command::Settle { no, body } => {
+                let reply = self.tenant.settle(&self.id(*no), body.clone()).await;
+                let expected = self.oracle.settle(*no, body);
+                self.hold_up(&format!("settle {no} {body}"), expected, &reply)
+            }
+            Command::Release { no } => {
+                let reply = self.tenant.release(&self.id(*no)).await;
+                let expected = self.oracle.release(*no);
+                self.hold_up(&format!("release {no}"), expected, &reply)
+            }
+            Command::Extend { no, body, key } => {
+                let id = self.id(*no);
+                let reply = match key {
+                    Some(key) => self.tenant.extend_with_key(&id, key, body.clone()).await,
+                    None => self.tenant.extend(&id, body.clone()).await,
+                };
+                let expected = self.oracle.extend(*no, body, key.as_deref());
+                self.hold_up(&format!("extend {no} {body} {key:?}"), expected, &reply)
+            }
+            Command::GetHold { no } => {
+                let reply = self.tenant.hold(&self.id(*no)).await;
+                self.hold_up(&format!("get hold {no}"), self.oracle.get_hold(*no), &reply)
+            }
+            Command::FindHold { user, request_id } => {
+                let reply = self.tenant.hold_by_request(user, request_id).await;
+                let expected = self.oracle.find_hold(user, request_id);
+                self.hold_up(&format!("find hold {user} {request_id}"), expected, &reply)
+            }
+            Command::Quota { user } => self.quota(user).await,
+            _ => self.run_other(command).await,
+        }
+    }
+
+    async fn run_other(&mut self, command: &Command) -> Result<(), String> {
+        match command {
+            Command::CheckBatch(bodies) => {
+                let reply = self.tenant.check_batch(bodies).await;
+                let expected = bodies.iter().map(|b| self.oracle.check(b)).collect();
+                self.hold_up_each("check batch", json!(bodies), expected, &reply)
+            }
+            Command::SettleBatch(settles) => {
+                let items: Vec<Value> = settles
+                    .iter()
+                    .map(|(no, body)| {
+                        let mut item = body.clone();
+                        item["id"] = json!(self.id(*no));
+                        item
+                    })
+                    .collect();
+                let reply = self.tenant.settle_batch(&items).await;
+                let expected = settles.iter().map(|(no, body)| self.oracle.settle(*no, body)).collect();
+                let said = settles.iter().map(|(no, body)| json!([no, body])).collect();
+                self.hold_up_each("settle batch", said, expected, &reply)
+            }
+            Command::Usage(items) => {
+                let reply = self.tenant.usage(&json!({"items": items})).await;
+                let expected = self.oracle.usage(items);
+                self.hold_up(&format!("usage {}", json!(items)), expected, &reply)
+            }
+            Command::Clock(at) => {
+                self.history.push(format!("clock {}", wire(*at)));
+                self.tenant.set_clock(&wire(*at)).await;
+                self.oracle.set_clock(*at);
+                Ok(())
+            }
+            Command::SetPlan { user, plan } => {
+                self.history.push(format!("plan of {user} is {plan}"));
+                self.tenant.set_plan(user, plan).await.ok();
+                self.oracle.set_plan(user, plan);
+                self.quota(user).await
+            }
+            Command::PutPlan(sheet) => {
+                self.history.push(format!("sheet {sheet}"));
+                self.tenant.put_plan(sheet).await.ok();
+                self.oracle.put_plan(sheet);
+                Ok(())
+            }
+            _ => unreachable!("handled before"),
+        }
+    }
+
+    pub async fn quota(&mut self, user: &str) -> Result<(), String> {
+        let reply = self.tenant.quota(user).await;
+        let expected = self.oracle.quota(user);
+        self.hold_up(&format!("quota {user}"), expected, &reply)
+    }
+
+    /// The figures of every user, at the end of a run.
+    pub async fn all_quotas(&mut self) -> Result<(), String> {
+        for user in USERS {
+            self.quota(user).await?;
+        }
+        Ok(())
+    }
+
+    /// The wait that the last reply told, if it was a refusal with one.
+    pub fn last_wait(&self) -> Option<Ms> {
+        self.last_wait
+    }
+
+    fn id(&self, no: HoldNo) -> String {
+        self.ids.by_no.get(&no).unwrap_or_else(|| panic!("hold {no} has no real id")).clone()
+    }
+
+    fn hold_up(&mut self, said: &str, expected: Expected, reply: &Reply) -> Result<(), String> {
+        self.history.push(format!("{said} -> {} {}", reply.status, reply.code()));
+        self.last_wait = reply.body["retry_after_ms"].as_i64().filter(|_| reply.status == 429);
+        let seen = Seen { status: reply.status, headers: reply.headers.clone(), body: reply.body.clone() };
+        let found = differences(&expected, &seen, &mut self.ids);
+        if found.is_empty() {
+            return Ok(());
+        }
+        Err(format!(
+            "{}\n--- the service said {} {:#}\n--- the model says {} {:#}",
+            found.join("\n"),
+            reply.status,
+            reply.body,
+            expected.status,
+            expected.body
+        ))
+    }
+
+    fn hold_up_each(
+        &mut self,
+        what: &str,
+        said: Value,
+        expected: Vec<Expected>,
+        reply: &Reply,
+    ) -> Result<(), String> {
+        self.history.push(format!("{what} -> {}", reply.status));
+        let results = reply.body["results"].as_array().cloned().unwrap_or_default();
+        if reply.status != 200 || results.len() != expected.len() {
+            return Err(format!("{what}: {} {}", reply.status, reply.body));
+        }
+        for (n, (expected, result)) in expected.into_iter().zip(results).enumerate() {
+            let headers = result["headers"]
+                .as_object()
+                .map(|h| {
+                    h.iter()
+                        .map(|(name, value)| {
+                            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                            (name.to_ascii_lowercase(), text)
+                        })
+                        .collect()
+                })
+                .unwrap_or_default();
+            let item = Reply {
+                status: u16::try_from(result["status"].as_u64().unwrap_or(0)).unwrap_or(0),
+                headers,
+                body: result["body"].clone(),
+                text: String::new(),
+            };
+            self.hold_up(&format!("  {}", said[n]), expected, &item)?;
+        }
+        Ok(())
+    }
+}
