@@ -1,4 +1,4 @@
-//! What several subcommands read: plan folders, `free=60,pro=5`, `90m`.
+//! What several subcommands read: plan folders, figures by plan, durations.
 
 use std::path::{Path, PathBuf};
 
@@ -7,6 +7,9 @@ use crate::domain::ids::Name;
 use crate::domain::plan::{LintWarning, Models, Pool, Sheet, Shipped};
 
 use super::Usage;
+
+/// `free=60,standard=20`, as `domain::capacity::parse_active` reads it.
+pub type PlanNumbers = Vec<(Name, u64)>;
 
 /// A folder of plans, read whole.
 pub struct PlanFolder {
@@ -118,31 +121,6 @@ fn toml_files(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// `free=60,standard=20`: plans with whole numbers, in the order given.
-#[derive(Debug, Clone, PartialEq)]
-pub struct PlanNumbers(pub Vec<(Name, u64)>);
-
-impl std::str::FromStr for PlanNumbers {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let mut numbers: Vec<(Name, u64)> = Vec::new();
-        for part in text.split(',') {
-            let (name, number) = part
-                .split_once('=')
-                .ok_or_else(|| format!("{part:?} is not PLAN=NUMBER; expected such as free=60,pro=5"))?;
-            let name = Name::parse(name.trim()).map_err(|error| format!("plan {name:?} {error}"))?;
-            let number: u32 =
-                number.trim().parse().map_err(|_| format!("{number:?} is no whole number for plan {name}"))?;
-            if numbers.iter().any(|(known, _)| *known == name) {
-                return Err(format!("plan {name} is named twice"));
-            }
-            numbers.push((name, u64::from(number)));
-        }
-        Ok(Self(numbers))
-    }
-}
-
 /// `90s`, `30m`, `1h`, `7d`: seconds, at least 1 and at most ten years.
 pub fn parse_seconds(text: &str) -> Result<u64, String> {
     let fault = || format!("{text:?} is no duration; expected such as 90s, 30m, 1h or 7d");
@@ -172,16 +150,6 @@ mod tests {
         assert_eq!(parse_seconds("7d"), Ok(604_800));
         for bad in ["", "h", "1", "1w", "-1s", "0s", "1.5h", "99999999999999999999d", "3651d", "1é"] {
             assert!(parse_seconds(bad).is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn plan_numbers_keep_their_order_and_refuse_repeats() {
-        let numbers: PlanNumbers = "free=60, pro=5".parse().unwrap();
-        let shown: Vec<_> = numbers.0.iter().map(|(name, n)| (name.as_str(), *n)).collect();
-        assert_eq!(shown, [("free", 60), ("pro", 5)]);
-        for bad in ["", "free", "free=", "free=-1", "free=1.5", "free=1,free=2", "fr ee=1", "free=1,"] {
-            assert!(bad.parse::<PlanNumbers>().is_err(), "{bad:?}");
         }
     }
 

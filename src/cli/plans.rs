@@ -33,7 +33,7 @@ pub fn run(command: PlansCommand) -> anyhow::Result<ExitCode> {
         "{}, {}, {}: no fault, {}",
         count(folder.content.sheets.len(), "sheet"),
         count(folder.content.pools.len(), "pool"),
-        count(folder.content.models.models.len(), "model"),
+        count(folder.content.models.list().len(), "model"),
         count(folder.warnings.len(), "warning"),
     );
     Ok(ExitCode::SUCCESS)

@@ -129,17 +129,25 @@ impl LimitLoad {
     }
 }
 
+/// The seconds over which a limit's peak is summed; `None` for slots and for
+/// windows, which are known by their period.
+pub fn window_seconds(limit: &PoolLimit) -> Option<u32> {
+    match &limit.limit.rule {
+        Rule::Bucket { .. } => Some(limit.window_seconds),
+        Rule::Rolling { window_seconds, .. } => Some(*window_seconds),
+        Rule::Window { .. } | Rule::Slots { .. } => None,
+    }
+}
+
 /// The shortest span in which a window of this period gives its whole limit
 /// once, near enough for a report.
 fn period_ms(period: Period) -> i64 {
-    const HOUR: i64 = 3_600_000;
+    const DAY: i64 = 24 * 3_600_000;
     match period {
-        Period::Day => 24 * HOUR,
-        Period::Week => 7 * 24 * HOUR,
-        Period::Month => 30 * 24 * HOUR,
-        Period::Hours(n) | Period::SessionHours(n) => i64::from(n) * HOUR,
-        Period::Days(n) => i64::from(n) * 24 * HOUR,
-        Period::Lifetime => i64::MAX,
+        Period::Day => DAY,
+        Period::Week => 7 * DAY,
+        Period::Month => 30 * DAY,
+        other => other.fixed_len_ms().unwrap_or(i64::MAX),
     }
 }
 

@@ -76,6 +76,18 @@ impl Tally {
     pub fn settle(&mut self, used: &Amounts) {
         add(&mut self.used, used);
     }
+
+    /// Adds another tally to this one.
+    pub fn include(&mut self, other: &Tally) {
+        self.calls += other.calls;
+        self.admitted += other.admitted;
+        self.refused += other.refused;
+        for (code, refused) in &other.refused_by_code {
+            *self.refused_by_code.entry(code).or_default() += refused;
+        }
+        add(&mut self.reserved, &other.reserved);
+        add(&mut self.used, &other.used);
+    }
 }
 
 /// Adds meter by meter.
