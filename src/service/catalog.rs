@@ -10,8 +10,8 @@ use arc_swap::ArcSwap;
 use crate::domain::charge::{CellId, TenantRef};
 use crate::domain::document::{Fault, Node};
 use crate::domain::ids::{Name, TenantId};
-use crate::domain::plan::{Models, Pool, Sheet};
-use crate::domain::time::Millis;
+use crate::domain::plan::{Filter, Limit, Models, Pool, Sheet};
+use crate::domain::time::{Millis, Zone};
 use crate::ledger::{Record, RecordKind, TenantRow};
 
 use super::clock::{TenantClock, WallClock};
@@ -95,6 +95,9 @@ pub struct Plan {
     pub effective_at: Millis,
     /// The cell of each of the sheet's limits, in the sheet's order.
     pub cells: Vec<CellId>,
+    /// The filter of each limit with aliases resolved, in the sheet's order.
+    pub filters: Vec<Filter>,
+    models_version: u32,
 }
 
 /// A pool in force.
@@ -105,19 +108,27 @@ pub struct PoolEntry {
     pub effective_at: Millis,
     /// The cell of each of the pool's limits, in the pool's order.
     pub cells: Vec<CellId>,
+    /// The filter of each limit with aliases resolved, in the pool's order.
+    pub filters: Vec<Filter>,
+    models_version: u32,
 }
 
 impl Plan {
-    pub(super) fn new(sheet: Sheet, version: u32, effective_at: Millis) -> Self {
-        let cells = sheet.limits.iter().map(|limit| limit.cell()).collect();
-        Self { sheet, version, effective_at, cells }
+    /// `catalog` gives the models by which aliases in filters are resolved.
+    pub(super) fn new(sheet: Sheet, version: u32, effective_at: Millis, catalog: &Catalog) -> Self {
+        let cells = sheet.limits.iter().map(Limit::cell).collect();
+        let filters = sheet.limits.iter().map(|limit| limit.filter.resolved(&catalog.models)).collect();
+        Self { sheet, version, effective_at, cells, filters, models_version: catalog.models_version }
     }
 }
 
 impl PoolEntry {
-    pub(super) fn new(pool: Pool, version: u32, effective_at: Millis) -> Self {
-        let cells = pool.limits.iter().map(|limit| limit.limit.cell()).collect();
-        Self { pool, version, effective_at, cells }
+    /// As [`Plan::new`].
+    pub(super) fn new(pool: Pool, version: u32, effective_at: Millis, catalog: &Catalog) -> Self {
+        let limits = || pool.limits.iter().map(|limit| &limit.limit);
+        let cells = limits().map(Limit::cell).collect();
+        let filters = limits().map(|limit| limit.filter.resolved(&catalog.models)).collect();
+        Self { pool, version, effective_at, cells, filters, models_version: catalog.models_version }
     }
 }
 
@@ -125,7 +136,7 @@ impl Catalog {
     /// A tenant without any record.
     pub(super) fn empty() -> Self {
         Self {
-            settings: Settings::new(crate::domain::time::Zone::utc(), None),
+            settings: Settings::new(Zone::utc(), None),
             settings_version: 0,
             plans: BTreeMap::new(),
             pools: Vec::new(),
@@ -141,30 +152,55 @@ impl Catalog {
     /// `Corrupt`, naming the record that cannot be read.
     pub(super) fn build(records: &[Record], before: &Self) -> Result<Self, ServiceError> {
         let mut new = Self::empty();
-        for record in records {
-            match record.kind {
-                RecordKind::Plan => {
-                    let plan = plan_of(record, before)?;
-                    new.plans.insert(plan.sheet.id.clone(), plan);
-                }
-                RecordKind::Pool => new.pools.push(pool_of(record, before)?),
-                RecordKind::Models if record.version == before.models_version => {
-                    new.models = before.models.clone();
-                    new.models_version = record.version;
-                }
-                RecordKind::Models => {
-                    new.models = Arc::new(parse(record, Models::read)?);
-                    new.models_version = record.version;
-                }
-                RecordKind::Settings => {
-                    new.settings = parse(record, Settings::read)?;
-                    new.settings_version = record.version;
-                }
-                RecordKind::Key => {}
-            }
+        let of_kind = |kind| records.iter().filter(move |record| record.kind == kind);
+        if let Some(record) = of_kind(RecordKind::Models).next() {
+            new.models_version = record.version;
+            new.models = if record.version == before.models_version {
+                before.models.clone()
+            } else {
+                Arc::new(parse(record, Models::read)?)
+            };
+        }
+        if let Some(record) = of_kind(RecordKind::Settings).next() {
+            new.settings = parse(record, Settings::read)?;
+            new.settings_version = record.version;
+        }
+        for record in of_kind(RecordKind::Plan) {
+            let plan = new.plan_of(record, before)?;
+            new.plans.insert(plan.sheet.id.clone(), plan);
+        }
+        for record in of_kind(RecordKind::Pool) {
+            let entry = new.pool_of(record, before)?;
+            new.pools.push(entry);
         }
         new.pools.sort_by(|a, b| a.pool.id.cmp(&b.pool.id));
         Ok(new)
+    }
+
+    fn plan_of(&self, record: &Record, before: &Self) -> Result<Arc<Plan>, ServiceError> {
+        let known = before.plans.values().find(|plan| plan.sheet.id.as_str() == record.id);
+        let is_same =
+            |known: &&Arc<Plan>| (known.version, known.models_version) == (record.version, self.models_version);
+        match known.filter(is_same) {
+            Some(known) => Ok(known.clone()),
+            None => {
+                let sheet = parse(record, |node| Sheet::read(node).map(|(sheet, _)| sheet))?;
+                Ok(Arc::new(Plan::new(sheet, record.version, record.effective_at, self)))
+            }
+        }
+    }
+
+    fn pool_of(&self, record: &Record, before: &Self) -> Result<Arc<PoolEntry>, ServiceError> {
+        let known = before.pools.iter().find(|entry| entry.pool.id.as_str() == record.id);
+        let is_same =
+            |known: &&Arc<PoolEntry>| (known.version, known.models_version) == (record.version, self.models_version);
+        match known.filter(is_same) {
+            Some(known) => Ok(known.clone()),
+            None => {
+                let pool = parse(record, Pool::read)?;
+                Ok(Arc::new(PoolEntry::new(pool, record.version, record.effective_at, self)))
+            }
+        }
     }
 
     pub fn plan(&self, id: &Name) -> Option<&Arc<Plan>> {
@@ -174,23 +210,6 @@ impl Catalog {
     pub fn pool(&self, id: &Name) -> Option<&Arc<PoolEntry>> {
         self.pools.iter().find(|entry| entry.pool.id == *id)
     }
-}
-
-fn plan_of(record: &Record, before: &Catalog) -> Result<Arc<Plan>, ServiceError> {
-    let known = before.plans.values().find(|plan| plan.sheet.id.as_str() == record.id);
-    if let Some(known) = known.filter(|known| known.version == record.version) {
-        return Ok(known.clone());
-    }
-    let sheet = parse(record, |node| Sheet::read(node).map(|(sheet, _)| sheet))?;
-    Ok(Arc::new(Plan::new(sheet, record.version, record.effective_at)))
-}
-
-fn pool_of(record: &Record, before: &Catalog) -> Result<Arc<PoolEntry>, ServiceError> {
-    let known = before.pools.iter().find(|entry| entry.pool.id.as_str() == record.id);
-    if let Some(known) = known.filter(|known| known.version == record.version) {
-        return Ok(known.clone());
-    }
-    Ok(Arc::new(PoolEntry::new(parse(record, Pool::read)?, record.version, record.effective_at)))
 }
 
 /// Reads the body of a stored record.

@@ -16,7 +16,7 @@ use super::clock::real_unix_seconds;
 use super::error::ServiceError;
 use super::keyring::{Key, Proof};
 use super::registry::Registry;
-use super::token;
+use super::token::Credential;
 
 /// What a caller may do: a set of the contract's scopes.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -196,25 +196,34 @@ impl Registry {
         if let Some(caller) = self.remembered(bearer, now) {
             return admit(caller);
         }
-        let claimed = token::key_id(bearer)?;
-        let key = match self.key(&claimed) {
+        let credential = Credential::parse(bearer)?;
+        let key = self.key_of_caller(credential.kid()).await?;
+        let token = match (&credential, &key.proof) {
+            (Credential::ApiKey { .. }, Proof::Secret(hash)) if self.files.secret_matches(bearer, hash) => {
+                return admit(key.caller());
+            }
+            (Credential::ApiKey { .. }, _) => return Err(Rejection::BadSignature.into()),
+            (Credential::Token(token), _) => token,
+        };
+        let caller = Arc::new(token.verify(&key, now)?);
+        let verified = Verified { caller: caller.clone(), key };
+        let is_it = |known: &Box<str>| **known == *bearer;
+        self.tokens.insert(bearer, is_it, || (bearer.into(), verified), bearer.len());
+        admit(caller)
+    }
+
+    async fn key_of_caller(&self, kid: &str) -> Result<Arc<Key>, ServiceError> {
+        let key = match self.key(kid) {
             Some(key) => key,
             None => {
                 self.refresh().await?;
-                self.key(&claimed).ok_or(Rejection::UnknownKey)?
+                self.key(kid).ok_or(Rejection::UnknownKey)?
             }
         };
         if key.generated && !self.options.accept_generated_keys {
             return Err(Rejection::LocalKey.into());
         }
-        if let Proof::Secret(hash) = &key.proof {
-            let matches = self.files.secret_matches(bearer, hash);
-            return if matches { admit(key.caller()) } else { Err(Rejection::BadSignature.into()) };
-        }
-        let caller = Arc::new(token::verify(bearer, &key, now)?);
-        let verified = Verified { caller: caller.clone(), key };
-        self.tokens.insert(bearer, |known: &Box<str>| **known == *bearer, || (bearer.into(), verified), bearer.len());
-        admit(caller)
+        Ok(key)
     }
 
     fn remembered(&self, bearer: &str, now: i64) -> Option<Arc<Caller>> {
@@ -231,5 +240,12 @@ fn admit(caller: Arc<Caller>) -> Result<Arc<Caller>, ServiceError> {
     match &caller.tenant {
         Some(tenant) if tenant.is_suspended() => Err(ServiceError::TenantSuspended),
         _ => Ok(caller),
+    }
+}
+
+impl super::Service {
+    /// See [`Registry::authenticate`].
+    pub async fn authenticate(&self, bearer: &str) -> Result<Arc<Caller>, ServiceError> {
+        self.registry.authenticate(bearer).await
     }
 }

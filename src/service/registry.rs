@@ -1,0 +1,300 @@
+//! What the service knows besides accounts: tenants, catalogs, keys, users.
+//!
+//! All of it is a bounded or small copy of the ledger. What this process
+//! writes it sees at once; what another process writes (the command line beside
+//! a server) within half a second, and an unknown tenant or key at once.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use parking_lot::RwLock;
+
+use crate::domain::charge::TenantRef;
+use crate::domain::ids::TenantId;
+use crate::domain::plan::Models;
+use crate::ledger::{Ledger, Record, RecordKind, TenantRow};
+
+use super::cache::Cache;
+use super::calendar::Calendar;
+use super::catalog::{Catalog, Tenant, parse};
+use super::clock::WallClock;
+use super::error::ServiceError;
+use super::identity::{TokenCache, token_cache};
+use super::key_files::KeyFiles;
+use super::keyring::{Key, Keyring, key_of};
+use super::users::{UserCache, user_cache};
+use super::writer::Writer;
+
+/// How often the ledger is asked whether others wrote to it.
+const POLL: Duration = Duration::from_millis(500);
+/// Past versions of model lists that are kept at hand, of all tenants.
+const PAST_MODELS_MAX: usize = 256;
+
+/// What the operator decides about keys and targets.
+#[derive(Debug, Clone)]
+pub struct RegistryOptions {
+    /// Where private keys and the server's secret lie (`<data>/keys`).
+    pub keys_dir: PathBuf,
+    /// Whether tokens of keys made by this program are accepted; off where the
+    /// server can be reached from elsewhere, unless a setting allows it.
+    pub accept_generated_keys: bool,
+    /// The default of the tenants' setting `allow_private_targets`.
+    pub allow_private_targets: bool,
+}
+
+pub struct Registry {
+    pub(super) ledger: Arc<dyn Ledger>,
+    pub(super) writer: Writer,
+    pub(super) wall: Arc<WallClock>,
+    pub(super) options: RegistryOptions,
+    pub(super) files: KeyFiles,
+    pub(super) zones: Calendar,
+    tenants: RwLock<Tenants>,
+    keys: RwLock<Keyring>,
+    pub(super) tokens: TokenCache,
+    pub(super) users: UserCache,
+    /// Users read before others wrote are read again: see `users`.
+    pub(super) users_epoch: AtomicU64,
+    past_models: Cache<(TenantRef, u32), Arc<Models>>,
+    refreshing: tokio::sync::Mutex<()>,
+    refreshes_begun: AtomicU64,
+    refreshed: AtomicU64,
+}
+
+#[derive(Default)]
+struct Tenants {
+    by_id: HashMap<TenantId, Arc<Tenant>, ahash::RandomState>,
+    by_number: HashMap<TenantRef, Arc<Tenant>, ahash::RandomState>,
+}
+
+impl Registry {
+    /// Reads all tenants and keys.
+    ///
+    /// # Errors
+    /// `StoreUnavailable`; `Corrupt` when a record or a key file cannot be read.
+    pub async fn open(
+        ledger: Arc<dyn Ledger>,
+        wall: Arc<WallClock>,
+        options: RegistryOptions,
+    ) -> Result<Arc<Self>, ServiceError> {
+        let registry = Self {
+            writer: Writer::new(ledger.clone()),
+            files: KeyFiles::open(&options.keys_dir)?,
+            ledger,
+            wall,
+            options,
+            zones: Calendar,
+            tenants: RwLock::default(),
+            keys: RwLock::default(),
+            tokens: token_cache(),
+            users: user_cache(),
+            users_epoch: AtomicU64::new(0),
+            past_models: Cache::new(PAST_MODELS_MAX, PAST_MODELS_MAX),
+            refreshing: tokio::sync::Mutex::default(),
+            refreshes_begun: AtomicU64::new(0),
+            refreshed: AtomicU64::new(0),
+        };
+        if let Some(look) = registry.writer.look().await? {
+            registry.read_all(true).await?;
+            registry.writer.accept(look);
+        }
+        Ok(Arc::new(registry))
+    }
+
+    /// Keeps the copy and the wall clock current for as long as anybody holds
+    /// the registry.
+    pub fn start_polling(self: &Arc<Self>) -> tokio::task::JoinHandle<()> {
+        let registry = Arc::downgrade(self);
+        tokio::spawn(async move {
+            let mut ticks = tokio::time::interval(POLL);
+            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            loop {
+                ticks.tick().await;
+                let Some(registry) = registry.upgrade() else { return };
+                registry.wall.follow();
+                if let Err(error) = registry.refresh().await {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "cannot look for changes");
+                }
+            }
+        })
+    }
+
+    /// Reads again what others wrote, if they wrote. Calls at the same time
+    /// share one look, so that unknown keys cannot be used to drown the ledger.
+    pub async fn refresh(&self) -> Result<(), ServiceError> {
+        let begun_before = self.refreshes_begun.load(SeqCst);
+        let _turn = self.refreshing.lock().await;
+        // A look that began after we came has seen all that we could see.
+        if self.refreshed.load(SeqCst) > begun_before {
+            return Ok(());
+        }
+        let this = self.refreshes_begun.fetch_add(1, SeqCst) + 1;
+        if let Some(look) = self.writer.look().await? {
+            self.users_epoch.fetch_add(1, SeqCst);
+            self.read_all(false).await?;
+            self.writer.accept(look);
+        }
+        self.refreshed.store(this, SeqCst);
+        Ok(())
+    }
+
+    /// The wall clock, for what belongs to no tenant.
+    pub fn wall(&self) -> &Arc<WallClock> {
+        &self.wall
+    }
+
+    pub fn ledger(&self) -> &Arc<dyn Ledger> {
+        &self.ledger
+    }
+
+    /// The tenant of that id as known here.
+    pub fn known_tenant(&self, id: &TenantId) -> Option<Arc<Tenant>> {
+        self.tenants.read().by_id.get(id).cloned()
+    }
+
+    /// The tenant of that id; one that is not known is looked up at once.
+    pub async fn tenant(&self, id: &TenantId) -> Result<Arc<Tenant>, ServiceError> {
+        if let Some(tenant) = self.known_tenant(id) {
+            return Ok(tenant);
+        }
+        self.refresh().await?;
+        self.known_tenant(id).ok_or(ServiceError::NotFound("tenant"))
+    }
+
+    pub fn tenant_by_number(&self, number: TenantRef) -> Option<Arc<Tenant>> {
+        self.tenants.read().by_number.get(&number).cloned()
+    }
+
+    /// All tenants, by id.
+    pub fn tenants(&self) -> Vec<Arc<Tenant>> {
+        let mut tenants: Vec<_> = self.tenants.read().by_id.values().cloned().collect();
+        tenants.sort_by(|a, b| a.id.cmp(&b.id));
+        tenants
+    }
+
+    /// The model list of that version, for holds made under it; `None` when
+    /// there never was one.
+    pub async fn models_at(&self, tenant: &Tenant, version: u32) -> Result<Option<Arc<Models>>, ServiceError> {
+        let catalog = tenant.catalog();
+        if catalog.models_version == version {
+            return Ok(Some(catalog.models.clone()));
+        }
+        let key = (tenant.number, version);
+        if let Some(models) = self.past_models.get(&key, |held| *held == key) {
+            return Ok(Some(models));
+        }
+        let versions = self.ledger.versions(Some(tenant.number), RecordKind::Models, String::new()).await?;
+        let Some(record) = versions.iter().find(|record| record.version == version) else {
+            return Ok(None);
+        };
+        let models = Arc::new(parse(record, Models::read)?);
+        self.past_models.insert(&key, |held| *held == key, || (key, models.clone()), 1);
+        Ok(Some(models))
+    }
+
+    pub(super) fn key(&self, kid: &str) -> Option<Arc<Key>> {
+        self.keys.read().get(kid)
+    }
+
+    /// The keys of a tenant, or the operators', by kid.
+    pub(super) fn keys_of(&self, tenant: Option<TenantRef>) -> Vec<Arc<Key>> {
+        self.keys.read().of(tenant)
+    }
+
+    /// Reads back what was just written here. The caller holds
+    /// `tenant.changing`.
+    pub(super) async fn read_own_write(&self, tenant: &Arc<Tenant>) -> Result<(), ServiceError> {
+        self.read_tenant(tenant).await.inspect_err(|_| self.writer.distrust())
+    }
+
+    /// Reads the records of a tenant anew. The caller holds `tenant.changing`.
+    pub(super) async fn read_tenant(&self, tenant: &Arc<Tenant>) -> Result<(), ServiceError> {
+        let records = self.ledger.records(Some(tenant.number)).await?;
+        tenant.replace_catalog(Catalog::build(&records, &tenant.catalog())?);
+        self.replace_keys(Some(tenant), &records);
+        Ok(())
+    }
+
+    /// Reads the operators' keys anew.
+    pub(super) async fn read_operators(&self) -> Result<(), ServiceError> {
+        let records = self.ledger.records(None).await?;
+        self.replace_keys(None, &records);
+        Ok(())
+    }
+
+    /// Takes a tenant on that was just found or made, and reads its records.
+    pub(super) async fn take_on(&self, row: &TenantRow) -> Result<Arc<Tenant>, ServiceError> {
+        let records = self.ledger.records(Some(row.number)).await?;
+        let catalog = Catalog::build(&records, &Catalog::empty())?;
+        let fresh = Arc::new(Tenant::new(row, self.wall.clone(), catalog));
+        // Nobody may change it before its keys are in.
+        let _turn = fresh.changing.lock().await;
+        {
+            let mut tenants = self.tenants.write();
+            // Two may come at once: there is one object per tenant.
+            if let Some(first) = tenants.by_id.get(&row.id) {
+                return Ok(first.clone());
+            }
+            tenants.by_id.insert(row.id.clone(), fresh.clone());
+            tenants.by_number.insert(row.number, fresh.clone());
+        }
+        self.replace_keys(Some(&fresh), &records);
+        Ok(fresh.clone())
+    }
+
+    /// Reads everything. When `strict`, the first tenant that cannot be read
+    /// is an error; else it keeps what it had, and the log tells.
+    async fn read_all(&self, strict: bool) -> Result<(), ServiceError> {
+        let tolerate = |result: Result<(), ServiceError>, whose: &str| match result {
+            Err(ServiceError::Corrupt(what)) if !strict => {
+                tracing::error!(tenant.id = whose, what, "a stored record cannot be read");
+                Ok(())
+            }
+            other => other,
+        };
+        tolerate(self.read_operators().await, "")?;
+        for row in self.ledger.tenants().await? {
+            tolerate(self.read_row(&row).await, row.id.as_str())?;
+        }
+        Ok(())
+    }
+
+    async fn read_row(&self, row: &TenantRow) -> Result<(), ServiceError> {
+        let Some(tenant) = self.known_tenant(&row.id) else {
+            self.take_on(row).await?;
+            return Ok(());
+        };
+        let _turn = tenant.changing.lock().await;
+        tenant.suspend(row.suspended);
+        if tenant.clock.standing() != row.clock {
+            // The row may be older than our own last setting of the clock.
+            let rows = self.ledger.tenants().await?;
+            if let Some(row) = rows.iter().find(|now| now.number == row.number) {
+                tenant.clock.stand_at(row.clock);
+            }
+        }
+        self.read_tenant(&tenant).await
+    }
+
+    /// Puts the keys among `records` in place of those the owner had.
+    fn replace_keys(&self, tenant: Option<&Arc<Tenant>>, records: &[Record]) {
+        let number = tenant.map(|tenant| tenant.number);
+        let before = self.keys_of(number);
+        let mut now = Vec::new();
+        for record in records.iter().filter(|record| record.kind == RecordKind::Key) {
+            let known = before.iter().find(|key| key.kid == record.id && key.version == record.version);
+            match known {
+                Some(key) => now.push(key.clone()),
+                None => match key_of(record, tenant.cloned(), &self.files) {
+                    Ok(key) => now.push(Arc::new(key)),
+                    // One key that is of no use must not keep the others out.
+                    Err(error) => tracing::error!(key.id = record.id, %error, "a key cannot be used"),
+                },
+            }
+        }
+        self.keys.write().replace(number, now);
+    }
+}
