@@ -13,3 +13,8 @@ pub mod account;
 pub mod step;
 pub mod hold;
 pub mod decision;
+
+#[cfg(test)]
+mod cell_tests;
+#[cfg(test)]
+mod step_tests;

@@ -5,7 +5,7 @@
 //! a change that is not on record, or with a lease that runs, stays.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -188,9 +188,7 @@ impl MemoryEngine {
             if let Some(hold) = known {
                 return Ok(Taken::Known(hold));
             }
-            let scopes = super::scopes(&take.accounts);
-            let accounts: SmallVec<[&Account; 3]> = guards.iter().map(|state| &state.account).collect();
-            let verdict = step::take(&accounts, &scopes, &take.ask, now);
+            let verdict = step::take(&accounts(guards), &super::scopes(&take.accounts), &take.ask, now);
             let (output, is_final, receipts, projections, standings) = match verdict {
                 Verdict::Refused { shortfalls, standings } => {
                     if !take.dry_run {
@@ -205,8 +203,7 @@ impl MemoryEngine {
             let mut hold = take.draft.clone();
             step::reserve(&mut hold, output, is_final, take.credits);
             if take.dry_run {
-                let accounts: SmallVec<[&Account; 3]> = guards.iter().map(|state| &state.account).collect();
-                let standings = step::view(&accounts, &take.ask.charges, now);
+                let standings = step::view(&accounts(guards), &take.ask.charges, now);
                 return Ok(Taken::Fits { draft: Box::new(hold), standings });
             }
             hold.receipts = receipts;
@@ -247,9 +244,11 @@ impl MemoryEngine {
             let Some(before) = known.or_else(|| finish.ended_by_rule.clone()) else {
                 return Ok(Finished::NotOpen);
             };
-            let accounts: SmallVec<[(_, &Account); 3]> =
-                pins.0.iter().zip(guards.iter()).map(|(entry, state)| (entry.key.scope, &state.account)).collect();
-            let ended = match finishing::finish(&accounts, finish, &before, now) {
+            let scopes = finish.accounts.iter().map(|key| key.scope);
+            let scoped: SmallVec<[_; 3]> = scopes.zip(accounts(guards)).collect();
+            let ended = finishing::finish(&scoped, finish, &before, now);
+            drop(scoped);
+            let ended = match ended {
                 Ok(ended) => ended,
                 Err(answer) => return Ok(answer),
             };
@@ -273,8 +272,7 @@ impl MemoryEngine {
             let Some(before) = guards[0].holds.get(&extend.hold).cloned() else {
                 return Ok(Extended::NotOpen);
             };
-            let accounts: SmallVec<[&Account; 3]> = guards.iter().map(|state| &state.account).collect();
-            let longer = match finishing::extend(&accounts, extend, &before, now) {
+            let longer = match finishing::extend(&accounts(guards), extend, &before, now) {
                 Ok(longer) => longer,
                 Err(answer) => return Ok(answer),
             };
@@ -330,6 +328,10 @@ impl State {
         }
         self.requests.insert(digest, (hold, finished));
     }
+}
+
+fn accounts<'s>(guards: &'s Guards<'_>) -> SmallVec<[&'s Account; 3]> {
+    guards.iter().map(|state| &state.account).collect()
 }
 
 fn accept(guards: &mut Guards<'_>, projections: Projections) {

@@ -42,15 +42,19 @@ impl Outbox {
     /// Waits for changes and takes them.
     pub async fn drain(&self) -> Vec<Change> {
         loop {
-            let mut queue = self.queue.lock();
-            if !queue.changes.is_empty() {
-                if queue.changes.len() <= BATCH {
-                    return std::mem::take(&mut queue.changes);
-                }
-                return queue.changes.drain(..BATCH).collect();
+            if let Some(changes) = self.take() {
+                return changes;
             }
-            drop(queue);
             self.filled.notified().await;
+        }
+    }
+
+    fn take(&self) -> Option<Vec<Change>> {
+        let mut queue = self.queue.lock();
+        match queue.changes.len() {
+            0 => None,
+            1..=BATCH => Some(std::mem::take(&mut queue.changes)),
+            _ => Some(queue.changes.drain(..BATCH).collect()),
         }
     }
 

@@ -264,7 +264,6 @@ impl<'a> Context<'a> {
         Subject {
             tenant: self.tenant.number,
             catalog: self.catalog,
-            calendar: &service.registry.zones,
             user: &self.command.user,
             profile: self.profile,
             org: self.profile.org(),

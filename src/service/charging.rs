@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::calendar::Calendar;
+use super::calendar;
 use super::catalog::{Catalog, Plan, PoolEntry};
 use super::users::Profile;
 use crate::domain::charge::{AccountKey, CellId, Charge, Demand, Figures, MeterCode, Span, TenantRef};
@@ -24,7 +24,6 @@ use crate::engine::Accounts;
 pub(super) struct Subject<'a> {
     pub tenant: TenantRef,
     pub catalog: &'a Catalog,
-    pub calendar: &'a Calendar,
     pub user: &'a UserId,
     pub profile: &'a Profile,
     /// Whose org limits count: the user's, or for a hold the one it began with.
@@ -180,7 +179,7 @@ impl<'a> Subject<'a> {
             Anchor::Calendar => 1,
             Anchor::User => self.profile.anchor_day(),
         };
-        let borders = self.calendar.borders(zone, period, anchor_day, self.now);
+        let borders = calendar::borders(zone, period, anchor_day, self.now);
         Span::Calendar {
             start: borders.start,
             end: borders.end,

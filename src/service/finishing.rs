@@ -190,7 +190,6 @@ impl Service {
         let subject = Subject {
             tenant: tenant.number,
             catalog,
-            calendar: &self.registry.zones,
             user: &hold.user,
             profile,
             org: hold.org.as_ref(),

@@ -22,7 +22,6 @@ impl Service {
         let subject = Subject {
             tenant: tenant.number,
             catalog: &catalog,
-            calendar: &self.registry.zones,
             user: &user,
             profile: &profile,
             org: profile.org(),

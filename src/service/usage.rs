@@ -95,7 +95,6 @@ impl Service {
         let subject = Subject {
             tenant: tenant.number,
             catalog: &catalog,
-            calendar: &self.registry.zones,
             user: &command.user,
             profile: &profile,
             org: profile.org(),
