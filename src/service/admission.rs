@@ -82,7 +82,7 @@ impl Service {
             amounts: &mut amounts,
         };
         let pool = catalog.pool_for(call.model);
-        let subject = context.subject(self, admissible.plan);
+        let subject = context.subject(admissible.plan);
         let charging = subject.charges(&mut call, pool.map(|pool| &**pool), None);
         let take = Take {
             accounts: charging.accounts.clone(),
@@ -121,9 +121,6 @@ impl Service {
         };
         match taken {
             Taken::Hold { hold, standings, ticket } => {
-                if hold.admits_user {
-                    self.registry.admitted(context.tenant, &hold);
-                }
                 let granted = hold.granted;
                 let reply = CheckReply::Allowed(allowed(Some(hold), granted, &standings));
                 Ok((reply, Unrecorded(Some(ticket))))
@@ -260,7 +257,7 @@ impl<'a> Context<'a> {
         }))
     }
 
-    fn subject(&self, service: &'a Service, plan: &'a Plan) -> Subject<'a> {
+    fn subject(&self, plan: &'a Plan) -> Subject<'a> {
         Subject {
             tenant: self.tenant.number,
             catalog: self.catalog,

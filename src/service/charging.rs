@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::calendar;
+use super::calendar::Calendar;
 use super::catalog::{Catalog, Plan, PoolEntry};
 use super::users::Profile;
 use crate::domain::charge::{AccountKey, CellId, Charge, Demand, Figures, MeterCode, Span, TenantRef};
 use crate::domain::hold::Hold;
 use crate::domain::ids::{Label, Name, UserId};
 use crate::domain::decision::{self, LimitRow, Refusal};
-use crate::domain::plan::{Enforce, Limit, Meter, PoolCounts, Rule, Scope};
+use crate::domain::plan::{Enforce, Filter, Limit, Meter, PoolCounts, Rule, Scope};
 use crate::domain::price::Prices;
 use crate::domain::step::{Shortfall, Shown};
 use crate::domain::time::{Anchor, Millis, Period, Zone};
@@ -81,7 +81,7 @@ impl<'a> Subject<'a> {
         let mut charging = Charging::default();
         charging.account(self.key(Scope::User));
         for scope in scopes {
-            for (limit, cell) in self.plan.limits_of(*scope) {
+            for (limit, cell, _) in self.plan.limits_of(*scope) {
                 let Some(key) = self.key_of(*scope) else { continue };
                 let account = charging.account(key);
                 let meter = limit.rule.meter().and_then(MeterCode::built_in).unwrap_or(MeterCode::SLOTS);
@@ -92,9 +92,9 @@ impl<'a> Subject<'a> {
     }
 
     fn add_scope(self, charging: &mut Charging<'a>, scope: Scope, call: &mut Call<'_>) {
-        for (limit, cell) in self.plan.limits_of(scope) {
+        for (limit, cell, filter) in self.plan.limits_of(scope) {
             let Some(key) = self.key_of(scope) else { continue };
-            let asked = matches(limit, self.catalog, call);
+            let asked = filter.matches(call.model, call.feature);
             // A limit that is not asked is carried where its figures must
             // reach the cell: a user's buckets.
             let carried = scope == Scope::User && matches!(limit.rule, Rule::Bucket { .. });
@@ -110,8 +110,9 @@ impl<'a> Subject<'a> {
     fn add_pool(self, charging: &mut Charging<'a>, entry: &'a PoolEntry, call: &mut Call<'_>) {
         let pool = &entry.pool;
         let account = charging.account(self.pool_key(&pool.id));
-        for (limit, cell) in pool.limits.iter().map(|limit| &limit.limit).zip(&entry.cells) {
-            if !matches(limit, self.catalog, call) {
+        let limits = pool.limits.iter().map(|limit| &limit.limit).zip(&entry.cells);
+        for ((limit, cell), filter) in limits.zip(&entry.filters) {
+            if !filter.matches(call.model, call.feature) {
                 continue;
             }
             let (meter, mut demand) = demand(&limit.rule, call);
@@ -179,7 +180,7 @@ impl<'a> Subject<'a> {
             Anchor::Calendar => 1,
             Anchor::User => self.profile.anchor_day(),
         };
-        let borders = calendar::borders(zone, period, anchor_day, self.now);
+        let borders = Calendar.borders(zone, period, anchor_day, self.now);
         Span::Calendar {
             start: borders.start,
             end: borders.end,
@@ -247,9 +248,11 @@ impl<'a> Charging<'a> {
 }
 
 impl Plan {
-    /// The limits of a scope with their cells, in the sheet's order.
-    fn limits_of(&self, scope: Scope) -> impl Iterator<Item = (&Limit, CellId)> {
-        self.sheet.limits.iter().zip(self.cells.iter().copied()).filter(move |(limit, _)| limit.scope == scope)
+    /// The limits of a scope with their cells and filters, in the sheet's order.
+    fn limits_of(&self, scope: Scope) -> impl Iterator<Item = (&Limit, CellId, &Filter)> {
+        let every = self.sheet.limits.iter().zip(&self.cells).zip(&self.filters);
+        let every = every.map(|((limit, cell), filter)| (limit, *cell, filter));
+        every.filter(move |(limit, _, _)| limit.scope == scope)
     }
 }
 
@@ -267,10 +270,6 @@ impl Catalog {
         }
         best.map(|(_, entry)| entry).or_else(|| self.pools.iter().find(|entry| entry.pool.id.as_str() == "default"))
     }
-}
-
-fn matches(limit: &Limit, catalog: &Catalog, call: &Call<'_>) -> bool {
-    limit.filter.is_everything() || limit.filter.resolved(&catalog.models).matches(call.model, call.feature)
 }
 
 /// What a call takes from a limit, on which meter.

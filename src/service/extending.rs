@@ -48,7 +48,7 @@ impl Service {
         {
             return Ok(Some((FinishReply::Refused(refusal), Unrecorded(None))));
         }
-        let models = self.registry.models_at(tenant, hold.models_version).await?;
+        let models = self.models_of(tenant, &hold).await?;
         let cost = models.prices(hold.model.as_ref().map(Name::as_str)).reserve(hold.granted.input_tokens);
         let output = hold.reserved.output_tokens;
         let add_credits = cost.amount(output + command.add_output_tokens).saturating_sub(hold.reserved.credits);

@@ -13,7 +13,7 @@ use crate::domain::hold::{
     Amounts, FinishedBy, Hold, HoldState, ReleaseReason, Reported, Settlement, Stage,
 };
 use crate::domain::ids::{HoldId, Label, Name, RequestId, UserId};
-use crate::domain::plan::PerCall;
+use crate::domain::plan::{Models, PerCall};
 use crate::domain::price::Prices;
 use crate::domain::quantity::{Ppm, add_saturating};
 use crate::domain::time::Millis;
@@ -158,6 +158,12 @@ impl Service {
         }
     }
 
+    /// The prices of a hold's admission.
+    pub(super) async fn models_of(&self, tenant: &Tenant, hold: &Hold) -> Result<Arc<Models>, ServiceError> {
+        let models = self.registry.models_at(tenant, hold.models_version).await?;
+        Ok(models.unwrap_or_else(|| tenant.catalog().models.clone()))
+    }
+
     /// The rows of a reply about a hold, as the plan of now has them.
     pub(super) async fn rows_of(
         &self,
@@ -224,7 +230,7 @@ impl Ending<'_> {
             Self::Usage { reported, amounts } => {
                 let told_model = reported.model.clone().or_else(|| hold.model.clone());
                 let mut reported = Reported::clone(reported);
-                let models = service.registry.models_at(tenant, hold.models_version).await?;
+                let models = service.models_of(tenant, hold).await?;
                 reported.model = served(&reported, hold, |model| models.canonical(model));
                 let prices = models.prices(reported.model.as_ref().map(Name::as_str));
                 let counted = count(&reported, hold.cache_read_weight, prices);
@@ -327,6 +333,6 @@ impl Plan {
             per_call: PerCall::default(),
             limits: Vec::new(),
         };
-        Self { sheet, version: 0, effective_at: Millis(0), cells: Vec::new() }
+        Self::new(sheet, 0, Millis(0), &Catalog::empty())
     }
 }

@@ -40,7 +40,7 @@ impl Service {
             plan: (plan.sheet.id.clone(), plan.version),
             per_call: plan.sheet.per_call,
             cache_read_weight: plan.sheet.cache_read_weight,
-            user,
+            user: user.clone(),
             limits,
             state,
             next_call_at,

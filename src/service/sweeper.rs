@@ -38,7 +38,7 @@ impl Service {
                     }
                 }
                 if round % ROUNDS_PER_SWEEP == 0 {
-                    let kept = service.engine.sweep(service.registry.wall_now());
+                    let kept = service.engine.sweep(service.registry.wall().now());
                     tracing::debug!(accounts.kept = kept, "swept");
                 }
             }
@@ -92,7 +92,7 @@ impl Service {
             }
             Resolution::Charge => How::Settle(Box::new(charge_reserved(hold))),
             Resolution::Progress => {
-                let models = self.registry.models_at(tenant, hold.models_version).await?;
+                let models = self.models_of(tenant, hold).await?;
                 let prices = models.prices(hold.model.as_ref().map(Name::as_str));
                 let reported = report(hold, hold.progress);
                 let counted = count(&reported, hold.cache_read_weight, prices);

@@ -52,11 +52,8 @@ impl Service {
         }
         let take = self.usage_take(tenant, command, id, at, now).await?;
         match self.apply(now, || self.engine.take(&take, now)).await? {
-            Taken::Hold { hold, ticket, .. } => {
+            Taken::Hold { ticket, .. } => {
                 self.recorded(Unrecorded(Some(ticket))).await?;
-                if hold.admits_user {
-                    self.registry.admitted(tenant, &hold);
-                }
                 Ok(UsageStatus::Recorded)
             }
             Taken::Known(_) => Ok(UsageStatus::Duplicate),
