@@ -4,7 +4,7 @@
 //! spares an entry once for every time it was used since it last came by, so
 //! what is hot stays, and nothing is ever scanned as a whole.
 
-use std::hash::{BuildHasher, Hash};
+use std::hash::Hash;
 
 use ahash::RandomState;
 use hashbrown::HashTable;

@@ -28,7 +28,7 @@ pub struct Calendar;
 impl Calendar {
     /// The borders around `now` of a `Day`, `Week` or `Month` in `zone`; see
     /// [`Zone::borders`]. Computed once per window and thread.
-    pub fn borders(&self, zone: &Arc<Zone>, period: Period, anchor_day: u8, now: Millis) -> Borders {
+    pub fn borders(self, zone: &Arc<Zone>, period: Period, anchor_day: u8, now: Millis) -> Borders {
         TABLE.with_borrow_mut(|table| {
             if table.is_empty() {
                 table.resize_with(PLACES, || None);

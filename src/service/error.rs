@@ -31,6 +31,9 @@ pub enum ServiceError {
     /// A plan was named that the tenant does not have.
     #[error("there is no such plan")]
     UnknownPlan,
+    /// A model was named that the tenant does not know, and its settings refuse those.
+    #[error("the model is not known")]
+    UnknownModel,
     /// What was sent is wrong, with every fault.
     #[error("the request is not valid")]
     Invalid(Vec<Fault>),

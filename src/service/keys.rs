@@ -11,10 +11,8 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use secrecy::SecretString;
 use serde_json::json;
 
-use crate::domain::charge::TenantRef;
 use crate::domain::document::{Fault, Node, Reader};
 use crate::domain::ids::UserId;
-use crate::domain::time::Millis;
 use crate::ledger::{Record, RecordKind, Written};
 
 use super::catalog::Tenant;

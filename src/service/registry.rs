@@ -18,7 +18,6 @@ use crate::domain::plan::Models;
 use crate::ledger::{Ledger, Record, RecordKind, TenantRow};
 
 use super::cache::Cache;
-use super::calendar::Calendar;
 use super::catalog::{Catalog, Tenant, parse};
 use super::clock::WallClock;
 use super::error::ServiceError;
@@ -51,7 +50,6 @@ pub struct Registry {
     pub(super) wall: Arc<WallClock>,
     pub(super) options: RegistryOptions,
     pub(super) files: KeyFiles,
-    pub(super) zones: Calendar,
     tenants: RwLock<Tenants>,
     keys: RwLock<Keyring>,
     pub(super) tokens: TokenCache,
@@ -86,7 +84,6 @@ impl Registry {
             ledger,
             wall,
             options,
-            zones: Calendar,
             tenants: RwLock::default(),
             keys: RwLock::default(),
             tokens: token_cache(),

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::domain::document::{Fault, Node};
-use crate::domain::ids::{Name, TenantId};
-use crate::domain::plan;
+use crate::domain::ids::TenantId;
+use crate::domain::plan::{self, Shipped};
 use crate::domain::time::{Millis, Zone};
 use crate::ledger::{LedgerError, Record, RecordKind, TenantRow, Written};
 
@@ -22,7 +22,8 @@ pub struct NewTenant {
     pub id: TenantId,
     /// Has a clock of its own.
     pub test: bool,
-    pub zone: Arc<Zone>,
+    /// `None`: UTC.
+    pub zone: Option<Arc<Zone>>,
 }
 
 impl NewTenant {
@@ -35,7 +36,7 @@ impl NewTenant {
             if fields.optional("suspended").flag() == Some(true) {
                 fields.fault("suspended", "must be false: a new tenant is not suspended");
             }
-            Some(Self { id: id?, test, zone: zone.unwrap_or_else(Zone::utc) })
+            Some(Self { id: id?, test, zone })
         })
     }
 }
@@ -46,10 +47,29 @@ impl Registry {
     ///
     /// # Errors
     /// `AlreadyExists` when the id is taken.
-    pub async fn create_tenant(&self, new: NewTenant, by: &str) -> Result<Arc<Tenant>, ServiceError> {
+    pub async fn create_tenant(
+        &self,
+        id: &TenantId,
+        test: bool,
+        zone: Option<Arc<Zone>>,
+        by: &str,
+    ) -> Result<Arc<Tenant>, ServiceError> {
+        self.create_tenant_with(id, test, zone, &plan::shipped(), by).await
+    }
+
+    /// The same with other plans, pools and models. The users' plan is `free`
+    /// if there is one.
+    pub async fn create_tenant_with(
+        &self,
+        id: &TenantId,
+        test: bool,
+        zone: Option<Arc<Zone>>,
+        content: &Shipped,
+        by: &str,
+    ) -> Result<Arc<Tenant>, ServiceError> {
         let written = Written { at: self.wall.now(), by: by.to_owned(), reason: None };
-        let records = first_records(&new, &written);
-        let row: TenantRow = match self.writer.create_tenant(new.id, new.test, records).await {
+        let records = first_records(content, zone.unwrap_or_else(Zone::utc), &written);
+        let row: TenantRow = match self.writer.create_tenant(id.clone(), test, records).await {
             Err(LedgerError::Conflict) => return Err(ServiceError::AlreadyExists("tenant")),
             other => other?,
         };
@@ -80,14 +100,13 @@ impl Registry {
     }
 }
 
-fn first_records(new: &NewTenant, written: &Written) -> Vec<Record> {
-    let shipped = plan::shipped();
-    let default_plan = Name::parse(DEFAULT_PLAN).ok();
-    let settings = Settings::new(new.zone.clone(), default_plan);
-    let plans = shipped.sheets.iter().map(|sheet| (RecordKind::Plan, sheet.id.as_str(), sheet.to_json()));
-    let pools = shipped.pools.iter().map(|pool| (RecordKind::Pool, pool.id.as_str(), pool.to_json()));
+fn first_records(content: &Shipped, zone: Arc<Zone>, written: &Written) -> Vec<Record> {
+    let default_plan = content.sheets.iter().map(|sheet| &sheet.id).find(|id| id.as_str() == DEFAULT_PLAN);
+    let settings = Settings::new(zone, default_plan.cloned());
+    let plans = content.sheets.iter().map(|sheet| (RecordKind::Plan, sheet.id.as_str(), sheet.to_json()));
+    let pools = content.pools.iter().map(|pool| (RecordKind::Pool, pool.id.as_str(), pool.to_json()));
     let others = [
-        (RecordKind::Models, "", shipped.models.to_json()),
+        (RecordKind::Models, "", content.models.to_json()),
         (RecordKind::Settings, "", settings.to_json()),
     ];
     let record = |(kind, id, body): (RecordKind, &str, serde_json::Value)| Record {

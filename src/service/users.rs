@@ -1,7 +1,7 @@
 //! Users: what a decision must know of one, and changing it.
 
-use std::sync::{Arc, LazyLock};
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, LazyLock};
 
 use crate::domain::charge::TenantRef;
 use crate::domain::document::{Fault, Node, Reader};
