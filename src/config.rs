@@ -35,6 +35,11 @@ pub struct Config {
     pub tzdir: Option<PathBuf>,
     pub log: LogConfig,
     pub http: HttpConfig,
+    /// Idle accounts that are kept in memory.
+    pub max_idle_accounts: usize,
+    /// Between readiness dropping and the port closing.
+    pub drain: Duration,
+    /// For requests in flight, after that.
     pub shutdown: Duration,
 }
 
@@ -67,6 +72,8 @@ pub enum LogFormat {
 pub struct HttpConfig {
     pub header_timeout: Duration,
     pub body_timeout: Duration,
+    pub keep_alive: Duration,
+    /// Over all workers.
     pub max_connections: usize,
 }
 
@@ -132,7 +139,10 @@ struct Raw {
     log_format: String,
     header_timeout_ms: u64,
     body_timeout_ms: u64,
+    keep_alive_seconds: u64,
     max_connections: u64,
+    max_idle_accounts: u64,
+    drain_seconds: u64,
     shutdown_seconds: u64,
     // May carry passwords: looked at for being there, never kept or shown.
     redis_url: String,
@@ -176,7 +186,10 @@ impl Raw {
         faults.range("workers", self.workers, 0..=1024);
         faults.range("header_timeout_ms", self.header_timeout_ms, 1..=600_000);
         faults.range("body_timeout_ms", self.body_timeout_ms, 1..=600_000);
+        faults.range("keep_alive_seconds", self.keep_alive_seconds, 0..=3_600);
         faults.range("max_connections", self.max_connections, 1..=1_000_000);
+        faults.range("max_idle_accounts", self.max_idle_accounts, 0..=1_000_000_000);
+        faults.range("drain_seconds", self.drain_seconds, 0..=600);
         faults.range("shutdown_seconds", self.shutdown_seconds, 0..=3_600);
         let (Ok(listen), Some(durability), Some(format), true) =
             (listen, durability, format, faults.found.is_empty())
@@ -195,8 +208,11 @@ impl Raw {
             http: HttpConfig {
                 header_timeout: Duration::from_millis(self.header_timeout_ms),
                 body_timeout: Duration::from_millis(self.body_timeout_ms),
+                keep_alive: Duration::from_secs(self.keep_alive_seconds),
                 max_connections: self.max_connections as usize,
             },
+            max_idle_accounts: self.max_idle_accounts as usize,
+            drain: Duration::from_secs(self.drain_seconds),
             shutdown: Duration::from_secs(self.shutdown_seconds),
         })
     }

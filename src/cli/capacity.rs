@@ -117,7 +117,11 @@ fn write_meter(out: &mut String, meter: &MeterReport) {
             grouped(row.active),
             figure(row.rate),
             figure(row.demand),
-            if meter.allowed.is_some() { row.largest_rate.map_or("-".to_owned(), grouped) } else { "-".to_owned() }
+            if meter.allowed.is_some() {
+                row.largest_rate.map_or("-".to_owned(), grouped)
+            } else {
+                "-".to_owned()
+            }
         ));
     }
     let Some(allowed) = meter.allowed else {

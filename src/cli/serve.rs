@@ -1,10 +1,11 @@
 //! `apportion serve`: runs the server until it is told to stop.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::startup::{Application, shutdown_signal};
+use crate::startup::{self, Application, shutdown_signal};
 use crate::telemetry;
 
 use super::Common;
@@ -19,11 +20,13 @@ pub struct ServeArgs {
 pub fn run(common: &Common, args: ServeArgs) -> anyhow::Result<ExitCode> {
     let config = common.load(args.listen)?;
     telemetry::init(&config.log);
-    // Requests are served by threads of their own; this runtime has the
-    // journal, the sweeper and the poller, which mostly wait.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(async {
+    startup::runtime()?.block_on(async {
         let application = Application::build(config).await?;
+        if let Some(welcome) = application.welcome() {
+            // To standard output, not to the log: it has a token in it. A
+            // closed output is no reason not to serve.
+            let _ = writeln!(std::io::stdout(), "{welcome}");
+        }
         application.run_until(shutdown_signal()).await
     })?;
     Ok(ExitCode::SUCCESS)

@@ -3,10 +3,12 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use anyhow::Context;
 use clap::Subcommand;
 
 use crate::domain::ids::TenantId;
 use crate::domain::time::Zone;
+use crate::service::tenants::NewTenant;
 use crate::startup;
 
 use super::Common;
@@ -36,9 +38,10 @@ pub fn run(common: &Common, command: TenantCommand) -> anyhow::Result<ExitCode> 
     let config = common.load(None)?;
     super::runtime()?.block_on(async {
         let data = startup::open(&config).await?;
-        let created = data.registry.create_tenant(&id, test, zone, "cli").await;
+        let new = NewTenant { id: id.clone(), test, zone: zone.unwrap_or_else(Zone::utc) };
+        let created = data.registry.create_tenant(new, "cli").await;
         data.ledger.close().await;
-        created?;
+        created.with_context(|| format!("cannot create the tenant {id}"))?;
         println!("tenant {id} created");
         Ok(ExitCode::SUCCESS)
     })

@@ -72,9 +72,9 @@ pub fn run(common: &Common, command: TokenCommand) -> anyhow::Result<ExitCode> {
 fn explain(error: ServiceError) -> anyhow::Error {
     match error {
         ServiceError::Invalid(faults) => {
-            let told = faults.iter().map(|fault| {
-                format!("--{} {}", fault.pointer.trim_start_matches('/'), fault.message)
-            });
+            let told = faults
+                .iter()
+                .map(|fault| format!("--{} {}", fault.pointer.trim_start_matches('/'), fault.message));
             Usage(told.collect::<Vec<_>>().join("; ")).into()
         }
         other => other.into(),

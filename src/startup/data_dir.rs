@@ -83,7 +83,8 @@ impl DataDir {
             }
             Err(TryLockError::Error(source)) => return Err(read_only(source)),
         }
-        let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(holder.as_bytes()));
+        let written =
+            file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(holder.as_bytes()));
         written.map_err(read_only)?;
         Ok(DataLock { _file: file })
     }

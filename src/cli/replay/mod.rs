@@ -6,6 +6,7 @@
 //! trace, so users are drawn by a seeded rule.
 
 mod draw;
+mod outcome;
 mod peaks;
 mod report;
 mod run;

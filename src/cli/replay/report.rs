@@ -236,11 +236,7 @@ impl Report {
     }
 
     fn write_tokens(&self, out: &mut String) -> fmt::Result {
-        writeln!(
-            out,
-            "\n{:<24}{:>15}{:>15}{:>10}",
-            "Tokens (admitted calls)", "reserved", "used", "used"
-        )?;
+        writeln!(out, "\n{:<24}{:>15}{:>15}{:>10}", "Tokens (admitted calls)", "reserved", "used", "used")?;
         let mut line = |name: &str, reserved: u64, used: u64| {
             let share = percent(used, reserved);
             writeln!(out, "  {name:<22}{:>15}{:>15}{share:>10}", grouped(reserved), grouped(used))
@@ -357,7 +353,10 @@ mod tests {
 
     #[test]
     fn numbers_read_easily() {
-        assert_eq!(["0", "999", "1,000", "1,234,567"], [0, 999, 1_000, 1_234_567].map(grouped).each_ref().map(String::as_str));
+        assert_eq!(
+            ["0", "999", "1,000", "1,234,567"],
+            [0, 999, 1_000, 1_234_567].map(grouped).each_ref().map(String::as_str)
+        );
         assert_eq!(percent(1, 3), "33.3 %");
         assert_eq!(percent(2, 3), "66.7 %");
         assert_eq!(percent(5, 5), "100.0 %");

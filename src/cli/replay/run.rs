@@ -2,36 +2,36 @@
 //! the clock.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::domain::document::Node;
-use crate::domain::hold::{Amounts, Reported, Stage};
+use crate::domain::document::{Fault, Node};
+use crate::domain::hold::{Amounts, Hold, Reported, Stage};
 use crate::domain::ids::{HoldId, Name, TenantId, UserId};
 use crate::domain::plan::Shipped;
-use crate::domain::time::Millis;
+use crate::domain::time::{Millis, Zone};
+use crate::service::catalog_writes::{ModelsPut, PlanPut, PoolPut};
+use crate::service::tenants::NewTenant;
 use crate::service::users::UserChange;
 use crate::service::{
-    CheckCommand, CheckReply, FinishReply, Service, SettleCommand, SettleUsage, Tenant,
+    CheckCommand, CheckReply, FinishReply, PoolEntry, Registry, Service, SettleCommand, SettleUsage, Tenant,
 };
 use crate::startup::Embedded;
 
 use super::draw::{Draw, Zipf, assign};
+use super::outcome::{Outcome, User};
 use super::peaks::{Load, PoolLoad};
-use super::report::{
-    LedgerCheck, Overruns, PlanRow, PoolLimitRow, PoolRow, Report, Rules, Tally, TraceSummary, UserRow, add,
-};
+use super::report::{Overruns, Report, Tally};
 use super::trace::Call;
 
 /// How long a call takes: a second for every 50 tokens, and half a second
 /// before the first one.
-const MS_PER_OUTPUT_TOKEN: i64 = 20;
-const MS_BEFORE_FIRST_TOKEN: i64 = 500;
+pub const MS_PER_OUTPUT_TOKEN: i64 = 20;
+pub const MS_BEFORE_FIRST_TOKEN: i64 = 500;
 
-const TOP_USERS: usize = 10;
 /// Who writes, in the audit of the temporary store.
 const BY: &str = "replay";
 
@@ -51,25 +51,51 @@ pub struct Plan {
 pub async fn replay(plan: Plan) -> anyhow::Result<Report> {
     let dir = tempfile::Builder::new().prefix("apportion-replay-").tempdir()?;
     let embedded = Embedded::open_scratch(dir.path()).await?;
-    let service = embedded.service.clone();
-    let tenant = tenant(&service, &plan).await?;
-    let mut replay = Replay::new(service, tenant, &plan)?;
-    let result = replay.run(&plan).await;
-    let report = match result {
-        Ok(()) => replay.report(plan).await,
-        Err(error) => Err(error),
-    };
-    embedded.close().await;
-    report
+    let tenant = tenant(&embedded.registry, &plan).await?;
+    let mut replay = Replay::new(embedded.service.clone(), tenant, &plan);
+    replay.run(&plan).await?;
+    let outcome = replay.finish();
+    // The sums must be those of the ledger, so everything is written first.
+    let data = embedded.record_all().await;
+    let rows = data.ledger.usage(outcome.tenant.number, i32::MIN, i32::MAX).await?;
+    data.ledger.close().await;
+    outcome.report(plan, &rows)
 }
 
 /// A tenant with a clock of its own that has the plans to be tried.
-async fn tenant(service: &Service, plan: &Plan) -> anyhow::Result<Arc<Tenant>> {
-    let registry = &service.registry;
-    let id = TenantId::parse("replay")?;
-    let tenant = registry.create_tenant_with(&id, true, None, &plan.content, BY).await?;
+async fn tenant(registry: &Registry, plan: &Plan) -> anyhow::Result<Arc<Tenant>> {
+    let new = NewTenant { id: TenantId::parse("replay")?, test: true, zone: Zone::utc() };
+    let tenant = registry.create_tenant(new, BY).await?;
     registry.set_clock(&tenant, plan.calls[0].at).await?;
+    let content = &plan.content;
+    let models = with_reason(content.models.to_json());
+    registry.put_models(&tenant, ModelsPut::read(&node(&models)?).map_err(faulty)?, None, BY).await?;
+    for pool in &content.pools {
+        let body = with_reason(pool.to_json());
+        registry.put_pool(&tenant, PoolPut::read(&node(&body)?, &pool.id).map_err(faulty)?, None, BY).await?;
+    }
+    for sheet in &content.sheets {
+        let body = with_reason(sheet.to_json());
+        registry
+            .put_plan(&tenant, PlanPut::read(&node(&body)?, &sheet.id).map_err(faulty)?, None, BY)
+            .await?;
+    }
     Ok(tenant)
+}
+
+/// A document as the admin API takes it.
+fn with_reason(mut body: serde_json::Value) -> String {
+    body["reason"] = BY.into();
+    body.to_string()
+}
+
+fn node(body: &str) -> anyhow::Result<Node<'_>> {
+    Node::from_json(body.as_bytes()).map_err(|fault| faulty(vec![fault]))
+}
+
+fn faulty(faults: Vec<Fault>) -> anyhow::Error {
+    let told: Vec<_> = faults.iter().map(ToString::to_string).collect();
+    anyhow::anyhow!("the plans cannot be put in force: {}", told.join("; "))
 }
 
 /// A hold that is to be settled, ordered by time, then by admission.
@@ -80,16 +106,6 @@ struct Open {
     call: usize,
     hold: HoldId,
     user: usize,
-}
-
-/// One user as far as drawn.
-#[derive(Default)]
-struct User {
-    /// Put on record with its plan.
-    known: bool,
-    calls: u64,
-    admitted: u64,
-    total_tokens: u64,
 }
 
 struct Replay {
@@ -103,17 +119,18 @@ struct Replay {
     open: BinaryHeap<Reverse<Open>>,
     tallies: Vec<Tally>,
     overruns: Overruns,
-    pool: Option<PoolLoad>,
+    /// Every pool of the tenant, by id.
+    pools: Vec<(Arc<PoolEntry>, PoolLoad)>,
 }
 
 impl Replay {
-    fn new(service: Arc<Service>, tenant: Arc<Tenant>, plan: &Plan) -> anyhow::Result<Self> {
+    fn new(service: Arc<Service>, tenant: Arc<Tenant>, plan: &Plan) -> Self {
         let mut draw = Draw::new(plan.seed);
         let shares: Vec<u64> = plan.mix.iter().map(|(_, share)| *share).collect();
         let plan_of = assign(plan.users, &shares, &mut draw);
-        // A trace names no models, so every call meets the same pool.
-        let pool = tenant.catalog().pool_for(None).map(|entry| PoolLoad::new(&entry.pool));
-        Ok(Self {
+        let pools =
+            tenant.catalog().pools.iter().map(|entry| (entry.clone(), PoolLoad::new(&entry.pool))).collect();
+        Self {
             service,
             tenant,
             zipf: Zipf::new(plan.users),
@@ -123,8 +140,8 @@ impl Replay {
             open: BinaryHeap::new(),
             tallies: vec![Tally::default(); plan.mix.len()],
             overruns: Overruns::default(),
-            pool,
-        })
+            pools,
+        }
     }
 
     async fn run(&mut self, plan: &Plan) -> anyhow::Result<()> {
@@ -145,9 +162,8 @@ impl Replay {
         let user = self.zipf.draw(&mut self.draw);
         let plan = usize::from(self.plan_of[user]);
         let id = user_id(user)?;
-        if !self.users[user].known {
+        if self.users[user].calls == 0 {
             self.introduce(&id, &mix[plan].0).await?;
-            self.users[user].known = true;
         }
         self.users[user].calls += 1;
         let command = CheckCommand {
@@ -177,7 +193,7 @@ impl Replay {
             self.overruns.calls += 1;
             self.overruns.output_tokens += call.output_tokens - hold.granted.max_output_tokens;
         }
-        if let Some(pool) = &mut self.pool {
+        if let Some(pool) = self.pool_of(&hold) {
             pool.admitted(call.at, load(&hold.reserved));
         }
         let output = i64::try_from(call.output_tokens).unwrap_or(i64::MAX);
@@ -225,119 +241,32 @@ impl Replay {
         };
         self.tallies[usize::from(self.plan_of[open.user])].settle(&settlement.counted);
         self.users[open.user].total_tokens += settlement.counted.total_tokens;
-        if let Some(pool) = &mut self.pool {
+        if let Some(pool) = self.pool_of(&finished.hold) {
             pool.settled(open.ends, load(&settlement.counted));
         }
         Ok(())
     }
 
-    async fn report(self, plan: Plan) -> anyhow::Result<Report> {
-        let ledger = self.compare_with_ledger(&plan).await?;
-        let mut total = Tally::default();
-        for tally in &self.tallies {
-            total.include(tally);
-        }
-        let shown: Vec<_> = plan.mix.iter().map(|(plan, share)| format!("{plan} {share}")).collect();
-        Ok(Report {
-            trace: TraceSummary {
-                file: plan.file,
-                calls: plan.calls.len() as u64,
-                first: plan.calls[0].at,
-                last: plan.calls[plan.calls.len() - 1].at,
-                input_tokens: plan.calls.iter().map(|call| call.input_tokens).sum(),
-                output_tokens: plan.calls.iter().map(|call| call.output_tokens).sum(),
-            },
-            rules: Rules {
-                users: plan.users,
-                seed: plan.seed,
-                mix: shown.join(", "),
-                draw: "drawn by Zipf's rule with exponent 1 (the k-th user calls 1/k as often as the first)",
-                check: "at the call's time, with its input tokens and no max_output_tokens: the plan's cap is reserved",
-                settle: format!(
-                    "with the call's true tokens, {MS_BEFORE_FIRST_TOKEN} ms + {MS_PER_OUTPUT_TOKEN} ms an output token later"
-                ),
-                refused: "calls are not tried again",
-            },
-            plans: self.plan_rows(&plan.mix),
-            total,
-            top_users: self.top_users(&plan.mix)?,
-            pools: self.pool_rows(),
+    /// The pool that a call met, enforced or not.
+    fn pool_of(&mut self, hold: &Hold) -> Option<&mut PoolLoad> {
+        let id = hold.pool.as_ref()?;
+        self.pools.iter_mut().find(|(entry, _)| entry.pool.id == *id).map(|(_, load)| load)
+    }
+
+    /// What came of it.
+    fn finish(self) -> Outcome {
+        Outcome {
+            tenant: self.tenant,
+            plan_of: self.plan_of,
+            users: self.users,
+            tallies: self.tallies,
             overruns: self.overruns,
-            ledger,
-        })
-    }
-
-    fn plan_rows(&self, mix: &[(Name, u64)]) -> Vec<PlanRow> {
-        let rows = mix.iter().zip(&self.tallies).enumerate().map(|(index, ((plan, _), tally))| {
-            let users = self.plan_of.iter().zip(&self.users).filter(|(of, _)| usize::from(**of) == index);
-            PlanRow {
-                plan: plan.to_string(),
-                users: users.clone().count() as u64,
-                active_users: users.filter(|(_, user)| user.calls > 0).count() as u64,
-                tally: tally.clone(),
-            }
-        });
-        rows.collect()
-    }
-
-    fn top_users(&self, mix: &[(Name, u64)]) -> anyhow::Result<Vec<UserRow>> {
-        let mut order: Vec<usize> = (0..self.users.len()).filter(|user| self.users[*user].calls > 0).collect();
-        order.sort_by_key(|user| (Reverse(self.users[*user].total_tokens), *user));
-        let rows = order.into_iter().take(TOP_USERS).zip(1..).map(|(index, rank)| {
-            let user = &self.users[index];
-            Ok(UserRow {
-                rank,
-                user: user_id(index)?.to_string(),
-                plan: mix[usize::from(self.plan_of[index])].0.to_string(),
-                calls: user.calls,
-                admitted: user.admitted,
-                refused: user.calls - user.admitted,
-                total_tokens: user.total_tokens,
-            })
-        });
-        rows.collect()
-    }
-
-    fn pool_rows(&self) -> Vec<PoolRow> {
-        let catalog = self.tenant.catalog();
-        let (Some(entry), Some(load)) = (catalog.pool_for(None), &self.pool) else { return Vec::new() };
-        let limits = entry.pool.limits.iter().zip(load.peaks()).map(|(limit, (allowed, peak))| PoolLimitRow {
-            name: limit.limit.name.to_string(),
-            window_seconds: super::peaks::window_seconds(limit),
-            allowed,
-            vendor_limit: limit.vendor_limit,
-            peak: peak.amount,
-            peak_at: peak.at,
-        });
-        vec![PoolRow {
-            pool: entry.pool.id.to_string(),
-            enforced: entry.pool.enforced,
-            limits: limits.collect(),
-        }]
-    }
-
-    /// Adds up what the ledger has recorded, and compares plan by plan.
-    async fn compare_with_ledger(&self, plan: &Plan) -> anyhow::Result<LedgerCheck> {
-        let rows = self.service.ledger().usage(self.tenant.number, i32::MIN, i32::MAX).await?;
-        let mut recorded = Amounts::default();
-        let mut by_plan: HashMap<Name, Amounts> = HashMap::new();
-        for row in &rows {
-            add(&mut recorded, &row.amounts);
-            add(by_plan.entry(row.plan.clone()).or_default(), &row.amounts);
+            pools: self.pools,
         }
-        let mut differing = Vec::new();
-        for ((name, _), tally) in plan.mix.iter().zip(&self.tallies) {
-            if by_plan.remove(name).unwrap_or_default() != tally.used {
-                differing.push(name.to_string());
-            }
-        }
-        differing.extend(by_plan.keys().map(ToString::to_string));
-        differing.sort();
-        Ok(LedgerCheck { agrees: differing.is_empty(), recorded, differing_plans: differing })
     }
 }
 
-fn user_id(index: usize) -> anyhow::Result<UserId> {
+pub fn user_id(index: usize) -> anyhow::Result<UserId> {
     Ok(UserId::parse(&format!("user-{:06}", index + 1))?)
 }
 

@@ -33,11 +33,8 @@ pub fn read(path: &Path) -> Result<Vec<Call>, TraceError> {
     let shown = path.display().to_string();
     let text = std::fs::read_to_string(path)
         .map_err(|source| TraceError::Unreadable { path: shown.clone(), source })?;
-    let mut calls = parse(&text).map_err(|(line, reason)| TraceError::Malformed {
-        path: shown.clone(),
-        line,
-        reason,
-    })?;
+    let mut calls =
+        parse(&text).map_err(|(line, reason)| TraceError::Malformed { path: shown.clone(), line, reason })?;
     if calls.is_empty() {
         return Err(TraceError::Empty { path: shown });
     }
@@ -111,8 +108,12 @@ mod tests {
     #[test]
     fn a_bad_line_is_named() {
         let header = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
-        for bad in ["2024-01-01 00:00:00,-1,2", "2024-01-01 00:00:00,1", "yesterday,1,2", "2024-01-01 00:00:00,1.5,2"]
-        {
+        for bad in [
+            "2024-01-01 00:00:00,-1,2",
+            "2024-01-01 00:00:00,1",
+            "yesterday,1,2",
+            "2024-01-01 00:00:00,1.5,2",
+        ] {
             let (line, reason) = parse(&format!("{header}\n{bad}\n")).unwrap_err();
             assert_eq!(line, 3, "{bad}: {reason}");
         }

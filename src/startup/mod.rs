@@ -1,0 +1,283 @@
+//! The composition root: the one place that picks back ends and knows all of
+//! them by name.
+//!
+//! ```text
+//! settings -> data directory (lock) -> port -> ledger -> registry -> engine
+//!          -> service -> journal, sweeper, poller -> HTTP
+//! ```
+//! Stopping goes the same way back: readiness drops, requests in flight end,
+//! the journal writes its last batch, the ledger closes, the lock goes.
+
+mod data_dir;
+mod welcome;
+
+use std::future::Future;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix_web::dev::Server;
+use anyhow::Context;
+use tokio::task::JoinHandle;
+
+use crate::config::{Config, Durability};
+use crate::domain::time::set_tzdata_dir;
+use crate::engine::MemoryEngine;
+use crate::http::{self, HttpSettings, METRICS_PREFIX, State};
+use crate::ledger::{Ledger, SqliteLedger};
+use crate::service::clock::WallClock;
+use crate::service::{Journal, Registry, RegistryOptions, Service, ServiceOptions};
+
+pub use data_dir::{DataDir, DataDirError, DataLock};
+
+/// Connections that the kernel keeps until a worker accepts them.
+const BACKLOG: u32 = 1024;
+/// Idle accounts that a replay keeps in memory.
+const SCRATCH_ACCOUNTS: usize = 100_000;
+
+/// A server that is ready to run.
+pub struct Application {
+    address: SocketAddr,
+    server: Server,
+    embedded: Embedded,
+    background: Vec<JoinHandle<()>>,
+    drain: Duration,
+    welcome: Option<String>,
+    _lock: DataLock,
+}
+
+impl Application {
+    /// Starts everything but the HTTP server, which begins with
+    /// [`run_until`](Self::run_until); the port is bound, so early connections
+    /// wait.
+    pub async fn build(config: Config) -> anyhow::Result<Self> {
+        use_zone_rules(&config)?;
+        let dir = DataDir::create(&config.data)?;
+        let lock = dir.lock(&format!("process {}, listening on {}", std::process::id(), config.listen))?;
+        let listener = bind(config.listen)?;
+        let address = listener.local_addr()?;
+        let data = open_in(&dir, &config).await?;
+        let welcome = welcome::first_start(&data.registry, address, config.allow_generated_keys).await?;
+        let embedded = Embedded::start(data, config.durability, config.max_idle_accounts);
+        let background = vec![embedded.service.start_sweeper(), embedded.registry.start_polling()];
+        let state = State::new(
+            embedded.service.clone(),
+            http_settings(&config),
+            prometheus_client::registry::Registry::with_prefix(METRICS_PREFIX),
+        );
+        let server = http::serve(listener, state).context("cannot start the HTTP server")?;
+        tracing::info!(
+            server.address = %address,
+            server.data = %config.data.display(),
+            server.workers = config.workers,
+            durability = ?config.durability,
+            tz.version = crate::domain::time::tz_version(),
+            "apportion {} listens",
+            env!("CARGO_PKG_VERSION")
+        );
+        Ok(Self { address, server, embedded, background, drain: config.drain, welcome, _lock: lock })
+    }
+
+    /// The port that is bound (also where the settings said 0).
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// What a first start has to say: a call to paste.
+    pub fn welcome(&self) -> Option<&str> {
+        self.welcome.as_deref()
+    }
+
+    /// Serves until `shutdown` resolves, then stops in good order.
+    pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
+        let handle = self.server.handle();
+        let mut server = self.server;
+        let ended = tokio::select! {
+            ended = &mut server => Some(ended),
+            () = shutdown => None,
+        };
+        if ended.is_none() {
+            tracing::info!("stopping: no longer ready, requests in flight may finish");
+            self.embedded.service.stop_being_ready();
+            // The server goes on answering while load balancers notice.
+            tokio::select! {
+                _ = &mut server => {}
+                () = tokio::time::sleep(self.drain) => {}
+            }
+            tokio::join!(handle.stop(true), async { _ = server.await });
+        }
+        self.background.iter().for_each(JoinHandle::abort);
+        self.embedded.close().await;
+        tracing::info!("stopped");
+        ended.unwrap_or(Ok(())).context("the HTTP server ended by itself")
+    }
+}
+
+/// Runs a server of its own for as long as the process lives, and tells the
+/// port once it is bound. For tests that have the service in their process.
+pub fn run_blocking(config: Config, on_port: impl FnOnce(u16)) -> anyhow::Result<()> {
+    runtime()?.block_on(async {
+        let application = Application::build(config).await?;
+        on_port(application.port());
+        application.run_until(std::future::pending()).await
+    })
+}
+
+/// The runtime of a server. Requests are served by threads of their own; this
+/// one has the journal, the sweeper and the poller, which mostly wait.
+pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.context("cannot start the runtime")
+}
+
+/// Resolves at SIGTERM or SIGINT. A second one ends the process at once:
+/// nothing that was answered is lost by that.
+pub async fn shutdown_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut terminate), Ok(mut interrupt)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        tracing::warn!("signals cannot be caught: only kill -9 will stop this server");
+        return std::future::pending().await;
+    };
+    let mut next = async move || {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    next().await;
+    tokio::spawn(async move {
+        next().await;
+        tracing::warn!("told to stop twice: ending at once");
+        std::process::exit(130);
+    });
+}
+
+/// What is on record in a data directory, for the server and for commands
+/// that work beside it.
+pub struct Data {
+    pub ledger: Arc<dyn Ledger>,
+    pub registry: Arc<Registry>,
+}
+
+/// Opens the data directory of `config`, which is made where it is missing.
+pub async fn open(config: &Config) -> anyhow::Result<Data> {
+    use_zone_rules(config)?;
+    open_in(&DataDir::create(&config.data)?, config).await
+}
+
+/// As [`open`], but never makes a new one: a mistyped --data is told.
+pub async fn open_existing(config: &Config) -> anyhow::Result<Data> {
+    let dir = DataDir::at(&config.data);
+    if !dir.database().is_file() {
+        anyhow::bail!(
+            "there is no Apportion data in {}; name the server's directory with --data",
+            config.data.display()
+        );
+    }
+    open(config).await
+}
+
+/// Opens the ledger alone, bringing its schema up to date.
+pub async fn open_ledger(config: &Config) -> anyhow::Result<Arc<dyn Ledger>> {
+    ledger_in(&DataDir::create(&config.data)?, config.durability).await
+}
+
+async fn ledger_in(dir: &DataDir, durability: Durability) -> anyhow::Result<Arc<dyn Ledger>> {
+    let path = dir.database();
+    let ledger = SqliteLedger::open(&path, durability == Durability::Commit).await;
+    Ok(Arc::new(ledger.with_context(|| format!("cannot open the database {}", path.display()))?))
+}
+
+async fn open_in(dir: &DataDir, config: &Config) -> anyhow::Result<Data> {
+    let ledger = ledger_in(dir, config.durability).await?;
+    let is_local = config.listen.ip().is_loopback();
+    let options = RegistryOptions {
+        keys_dir: dir.keys(),
+        accept_generated_keys: is_local || config.allow_generated_keys,
+        allow_private_targets: is_local,
+    };
+    let registry = Registry::open(ledger.clone(), Arc::new(WallClock::new()), options).await?;
+    Ok(Data { ledger, registry })
+}
+
+fn use_zone_rules(config: &Config) -> anyhow::Result<()> {
+    match &config.tzdir {
+        Some(dir) => set_tzdata_dir(dir).map_err(anyhow::Error::msg).context("the setting `tzdir`"),
+        None => Ok(()),
+    }
+}
+
+/// A service on the in-process engine and an embedded ledger, with its
+/// journal.
+pub struct Embedded {
+    pub service: Arc<Service>,
+    pub registry: Arc<Registry>,
+    pub ledger: Arc<dyn Ledger>,
+    journal: Journal,
+}
+
+impl Embedded {
+    fn start(data: Data, durability: Durability, max_idle_accounts: usize) -> Self {
+        let engine = Arc::new(MemoryEngine::new(max_idle_accounts));
+        let options = ServiceOptions { answers_after_commit: durability == Durability::Commit };
+        let service = Service::new(data.registry.clone(), engine, data.ledger.clone(), options);
+        let journal = service.start_journal();
+        Self { service, registry: data.registry, ledger: data.ledger, journal }
+    }
+
+    /// A service on a directory that will be thrown away.
+    pub async fn open_scratch(path: &Path) -> anyhow::Result<Self> {
+        let dir = DataDir::create(path)?;
+        let ledger = ledger_in(&dir, Durability::Os).await?;
+        let options = RegistryOptions {
+            keys_dir: dir.keys(),
+            accept_generated_keys: false,
+            allow_private_targets: false,
+        };
+        let registry = Registry::open(ledger.clone(), Arc::new(WallClock::new()), options).await?;
+        Ok(Self::start(Data { ledger, registry }, Durability::Os, SCRATCH_ACCOUNTS))
+    }
+
+    /// Records everything that is decided; nothing may be asked of the service
+    /// afterwards but what the ledger knows.
+    pub async fn record_all(self) -> Data {
+        self.journal.stop().await;
+        Data { ledger: self.ledger, registry: self.registry }
+    }
+
+    /// Records everything that is decided, and closes the ledger.
+    pub async fn close(self) {
+        self.record_all().await.ledger.close().await;
+    }
+}
+
+/// Binds the port, with a sentence about what is in the way.
+fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let bound = || {
+        let socket = match address {
+            SocketAddr::V4(_) => tokio::net::TcpSocket::new_v4(),
+            SocketAddr::V6(_) => tokio::net::TcpSocket::new_v6(),
+        }?;
+        // A server that was just stopped must not keep its successor waiting.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)?.into_std()
+    };
+    bound().with_context(|| {
+        format!("cannot listen on {address}; choose another address with --listen ADDR:PORT")
+    })
+}
+
+fn http_settings(config: &Config) -> HttpSettings {
+    HttpSettings {
+        header_timeout: config.http.header_timeout,
+        body_timeout: config.http.body_timeout,
+        keep_alive: config.http.keep_alive,
+        shutdown_timeout: config.shutdown,
+        max_connections: config.http.max_connections.div_ceil(config.workers),
+        workers: config.workers,
+    }
+}
