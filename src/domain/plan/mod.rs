@@ -1,4 +1,22 @@
 //! Plan sheets: a plan is data, a list of limits.
+//!
+//! The types are here; reading them from documents, and writing them back, is
+//! in one file each: `limit` (what sheets and pools share), `sheet`,
+//! `pool`, `models`. `filter` matches names, `identity` says which limits
+//! are the same limit, `lint` finds what can never bite.
+
+mod filter;
+mod identity;
+mod limit;
+mod lint;
+mod models;
+mod pool;
+mod sheet;
+mod shipped;
+mod words;
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -7,6 +25,13 @@ use serde::{Deserialize, Serialize};
 use super::ids::{Label, Name};
 use super::quantity::Ppm;
 use super::time::{Anchor, Period, Zone};
+
+pub use lint::LintWarning;
+pub use models::{Model, Models};
+pub use shipped::{Shipped, shipped};
+
+/// Most limits of one sheet or pool.
+pub const MAX_LIMITS: usize = 32;
 
 /// A checked plan sheet.
 #[derive(Debug, Clone, PartialEq)]
@@ -119,24 +144,4 @@ pub struct PoolLimit {
     pub vendor_limit: Option<u64>,
     pub window_seconds: u32,
     pub burst_share: Ppm,
-}
-
-/// Known models: aliases and prices.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Models {
-    pub models: Vec<Model>,
-}
-
-/// Prices are micro-credits per million tokens.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Model {
-    pub id: Name,
-    pub aliases: Vec<Name>,
-    pub input: u64,
-    pub output: u64,
-    pub cache_read: u64,
-    /// Defaults to `input`.
-    pub cache_write: u64,
-    /// The lease of a hold on this model, when it has its own.
-    pub lease_seconds: Option<u32>,
 }
