@@ -1,0 +1,272 @@
+//! `POST /v1/check` and `/v1/check/batch`: may this call be made now?
+
+use actix_web::http::header::{HeaderName, HeaderValue};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::batch;
+use super::body;
+use super::call::Call;
+use super::metrics::Metrics;
+use super::problem::Problem;
+use super::rate_limit;
+use super::reply::{Answer, Headers, Reply};
+use super::schema::{BatchReply, CheckBatchRequest, CheckRequest};
+use super::views::{GrantedView, HoldView, LimitView, PlanRef, Rows, WarningView, Warnings};
+use crate::domain::decision::Refusal;
+use crate::domain::document::Reader;
+use crate::domain::ids::{Label, Name, RequestId, UserId};
+use crate::domain::plan::Meter;
+use crate::domain::quantity::MAX_AMOUNT;
+use crate::domain::time::Millis;
+use crate::service::settings::Settings;
+use crate::service::{Allowed, CheckCommand, CheckReply, ServiceError};
+
+pub const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+
+/// Longest lease a caller may ask for.
+pub const MAX_LEASE_SECONDS: u32 = 3600;
+const MAX_WAIT_MS: u32 = 60_000;
+/// Most meters of one call's `amounts`.
+const MAX_AMOUNTS: usize = 64;
+
+/// Asks whether a user may make a call now, and holds the estimate.
+#[utoipa::path(
+    post, path = "/v1/check", operation_id = "check", tag = "checks",
+    request_body = CheckRequest,
+    params(("Idempotency-Key" = Option<String>, Header, description = "The `request_id`, quoted or bare.")),
+    responses(
+        (status = 200, description = "The call may be made", body = AllowView,
+         headers(("RateLimit-Policy"), ("RateLimit"), ("Idempotency-Replayed"))),
+        (status = 404, description = "`unknown_user`"),
+        (status = 409, description = "`already_finished`, with the hold"),
+        (status = 413, description = "`body_too_large`, `input_too_large`, `output_too_large`, `exceeds_capacity`"),
+        (status = 422, description = "`request_id_reused`"),
+        (status = 429, description = "A limit has no room: `violations` names every one that fails"),
+    ),
+    security(("bearer" = ["check"])),
+)]
+pub async fn check(mut call: Call) -> Answer {
+    let body = call.body().await?;
+    let key = call.idempotency_key()?;
+    let command = body::document(&body, |fields| read_check(fields, key.as_ref(), false))?;
+    let tenant = call.tenant()?;
+    let is_dry = command.dry_run;
+    let decided = call.service().check(tenant, command).await?;
+    let settings = &tenant.catalog().settings;
+    let counted = (!is_dry).then_some(&*call.state.metrics);
+    decision(decided, settings, tenant.now(), counted)
+}
+
+/// Asks for up to 100 calls, each decided on its own, in order.
+#[utoipa::path(
+    post, path = "/v1/check/batch", operation_id = "check_batch", tag = "checks",
+    request_body = CheckBatchRequest,
+    responses((status = 200, description = "One result per check, in order", body = BatchReply)),
+    security(("bearer" = ["check"])),
+)]
+pub async fn check_batch(mut call: Call) -> Answer {
+    let body = call.batch_body().await?;
+    let items = batch::read(&body, "checks", |fields| read_check(fields, None, true))?;
+    let tenant = call.tenant()?;
+    let catalog = tenant.catalog();
+    let dry: Vec<bool> = items.iter().flatten().map(|command| command.dry_run).collect();
+    let render = |index: usize, decided: Result<CheckReply, ServiceError>| {
+        let counted = (!dry[index]).then_some(&*call.state.metrics);
+        decision(decided?, &catalog.settings, tenant.now(), counted)
+    };
+    let decide = async |commands| Ok(call.service().check_batch(tenant, commands).await);
+    batch::answer(items, decide, render, &call, &catalog.settings).await
+}
+
+/// A check as asked. `key` is the `Idempotency-Key` header.
+fn read_check(fields: &mut Reader<'_, '_>, key: Option<&RequestId>, in_batch: bool) -> Option<CheckCommand> {
+    let user = fields.required("user").parsed(UserId::parse);
+    let request_id = read_request_id(fields, "request_id", key);
+    let model = fields.optional("model").parsed(Name::parse);
+    let feature = fields.optional("feature").parsed(Label::parse);
+    let bulk = fields.optional("priority").choice(&[("interactive", false), ("bulk", true)]);
+    let input_tokens = fields.optional("input_tokens").amount(MAX_AMOUNT).unwrap_or(0);
+    let max_output_tokens = fields.optional("max_output_tokens").amount(MAX_AMOUNT);
+    let min_output_tokens = fields.optional("min_output_tokens").amount(MAX_AMOUNT);
+    let lease_seconds = fields.optional("lease_seconds").number(1..=MAX_LEASE_SECONDS);
+    if in_batch && fields.has("wait_ms") {
+        fields.fault("wait_ms", "is not allowed in a batch");
+    }
+    // Nothing queues yet: every wait is one of 0.
+    fields.optional("wait_ms").number(0..=MAX_WAIT_MS);
+    let dry_run = fields.optional("dry_run").flag().unwrap_or(false);
+    let amounts = read_amounts(fields);
+    if min_output_tokens.zip(max_output_tokens).is_some_and(|(min, max)| min > max) {
+        fields.fault("min_output_tokens", "must not be above max_output_tokens");
+    }
+    let output = max_output_tokens.or(min_output_tokens).unwrap_or(0);
+    if input_tokens + output > MAX_AMOUNT {
+        fields
+            .fault("max_output_tokens", format!("must not be above {MAX_AMOUNT} together with input_tokens"));
+    }
+    Some(CheckCommand {
+        user: user?,
+        request_id,
+        model,
+        feature,
+        bulk: bulk.unwrap_or(false),
+        input_tokens,
+        max_output_tokens,
+        min_output_tokens,
+        lease_seconds,
+        dry_run,
+        amounts,
+    })
+}
+
+/// The body's id and the header's: either, or both when they are the same.
+pub fn read_request_id(
+    fields: &mut Reader<'_, '_>,
+    name: &str,
+    key: Option<&RequestId>,
+) -> Option<RequestId> {
+    let in_body = fields.optional(name).parsed(RequestId::parse);
+    if let (Some(body), Some(key)) = (&in_body, key)
+        && body != key
+    {
+        fields.fault(name, "is not the one of the header Idempotency-Key");
+    }
+    in_body.or_else(|| key.cloned())
+}
+
+/// `amounts`: meters of the tenant's own with what the call takes of each.
+pub fn read_amounts(fields: &mut Reader<'_, '_>) -> Vec<(Label, u64)> {
+    let amounts = fields.optional("amounts").table(|meters| {
+        let names = meters.names();
+        if names.len() > MAX_AMOUNTS {
+            meters.fault_here(format!("must have at most {MAX_AMOUNTS} meters"));
+        }
+        let mut amounts = Vec::with_capacity(names.len().min(MAX_AMOUNTS));
+        for name in names {
+            let amount = meters.optional(name).amount(MAX_AMOUNT);
+            match Meter::parse(name) {
+                Ok(Meter::Custom(label)) => amounts.extend(amount.map(|amount| (label, amount))),
+                Ok(_) => meters.fault(name, "is a built-in meter, which the token fields feed"),
+                Err(error) => meters.fault(name, format!("is no meter: {error}")),
+            }
+        }
+        Some(amounts)
+    });
+    amounts.unwrap_or_default()
+}
+
+/// The answer to a decision; a refusal is a problem from here on.
+fn decision(decided: CheckReply, settings: &Settings, now: Millis, counted: Option<&Metrics>) -> Answer {
+    match decided {
+        CheckReply::Allowed(allowed) => {
+            if let Some(metrics) = counted {
+                metrics.decided(None);
+            }
+            Ok(allow(&allowed))
+        }
+        CheckReply::Refused(refusal) => {
+            let problem = refused(refusal, settings, now);
+            if let Some(metrics) = counted {
+                metrics.decided(Some(problem.kind()));
+            }
+            Err(problem)
+        }
+    }
+}
+
+fn allow(allowed: &Allowed) -> Reply {
+    let mut reply = Reply::json(&AllowView {
+        decision: "allow",
+        hold: allowed.hold.as_ref().map(|hold| HoldView::new(hold, allowed.now)),
+        granted: allowed.granted.into(),
+        plan: PlanRef::from(&allowed.plan),
+        limits: Rows(&allowed.limits),
+        warnings: Warnings(&allowed.warnings),
+    });
+    rate_limit::push_headers(&mut reply.headers, &allowed.limits, allowed.now);
+    if allowed.replayed {
+        reply.headers.push((IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true")));
+    }
+    reply
+}
+
+fn refused(refusal: Refusal, settings: &Settings, now: Millis) -> Problem {
+    let mut headers = Headers::with_capacity(8);
+    rate_limit::push_headers(&mut headers, &refusal.limits, now);
+    Problem::refused(refusal, settings.denial_status, now).with_headers(headers)
+}
+
+/// The call may be made.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Allow)]
+pub struct AllowView<'a> {
+    /// `allow`
+    decision: &'static str,
+    /// Absent on a dry run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hold: Option<HoldView<'a>>,
+    granted: GrantedView,
+    plan: PlanRef<'a>,
+    #[schema(value_type = Vec<LimitView>)]
+    limits: Rows<'a>,
+    #[schema(value_type = Vec<WarningView>)]
+    warnings: Warnings<'a>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &str) -> Result<CheckCommand, Vec<String>> {
+        let node = crate::domain::document::Node::from_json(body.as_bytes()).unwrap();
+        let faults = |faults: Vec<crate::domain::document::Fault>| {
+            faults.into_iter().map(|fault| fault.pointer).collect::<Vec<_>>()
+        };
+        node.read(|fields| read_check(fields, None, false)).map_err(faults)
+    }
+
+    #[test]
+    fn only_a_user_is_required() {
+        let command = read(r#"{"user":"u"}"#).unwrap();
+        assert_eq!((command.input_tokens, command.max_output_tokens), (0, None));
+        assert!(!command.bulk && !command.dry_run && command.amounts.is_empty());
+    }
+
+    #[test]
+    fn hostile_numbers_never_pass() {
+        for bad in ["-1", "1.5", "\"100\"", "1e3", "true", "9007199254740992", "[]", "1.0"] {
+            for field in ["input_tokens", "max_output_tokens", "min_output_tokens"] {
+                let body = format!(r#"{{"user":"u","{field}":{bad}}}"#);
+                assert_eq!(read(&body).unwrap_err(), [format!("/{field}")], "{body}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_fault_is_told_at_once() {
+        let faults =
+            read(r#"{"user":"a","user":"b","tenant":"x","lease_seconds":0,"amounts":{"requests":1}}"#);
+        let mut faults = faults.unwrap_err();
+        faults.sort();
+        assert_eq!(faults, ["/amounts/requests", "/lease_seconds", "/tenant", "/user"]);
+    }
+
+    #[test]
+    fn the_least_output_is_at_most_the_most() {
+        assert_eq!(read(r#"{"user":"u","max_output_tokens":1,"min_output_tokens":2}"#).unwrap_err().len(), 1);
+        let sum = r#"{"user":"u","input_tokens":9007199254740991,"max_output_tokens":1}"#;
+        assert_eq!(read(sum).unwrap_err(), ["/max_output_tokens"]);
+    }
+
+    #[test]
+    fn header_and_body_name_the_same_request() {
+        let node = crate::domain::document::Node::from_json(br#"{"user":"u","request_id":"a"}"#).unwrap();
+        let with = |key: &str| {
+            let key = RequestId::parse(key).unwrap();
+            node.read(|fields| read_check(fields, Some(&key), false))
+        };
+        assert_eq!(with("a").unwrap().request_id.unwrap().as_str(), "a");
+        assert!(with("b").is_err());
+    }
+}

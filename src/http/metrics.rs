@@ -1,0 +1,179 @@
+//! What `/metrics` tells. Labels are bounded: routes and codes are tables of
+//! ours; no user, hold or raw model name ever becomes one.
+//!
+//! Every counter of the hot path is looked up once, at the start.
+
+use std::time::Duration;
+
+use actix_web::http::StatusCode;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use super::problem::Kind;
+use super::routes::ROUTES;
+
+/// What names of metrics begin with.
+pub const PREFIX: &str = "apportion";
+
+/// Upper bounds in seconds: a check takes tens of microseconds, a stalled disk
+/// takes seconds.
+const BUCKETS: [f64; 13] =
+    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CodeLabel {
+    code: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RouteLabels {
+    method: &'static str,
+    route: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StatusLabel {
+    status: &'static str,
+}
+
+const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
+pub struct Metrics {
+    registry: Registry,
+    decisions: Family<CodeLabel, Counter>,
+    allowed: Counter,
+    orphan_holds: Counter,
+    usage_implausible: Counter,
+    in_flight: Gauge,
+    /// By route, the last one for what is no route.
+    durations: Vec<Histogram>,
+    /// By class of status.
+    responses: Vec<Counter>,
+}
+
+impl Metrics {
+    /// Adds the metrics of this floor to a registry that may hold others.
+    /// `registry` must have been made with [`PREFIX`].
+    pub fn new(mut registry: Registry) -> Self {
+        let decisions = Family::<CodeLabel, Counter>::default();
+        let allowed = decisions.get_or_create(&CodeLabel { code: "allow" }).clone();
+        let orphan_holds = Counter::default();
+        let usage_implausible = Counter::default();
+        let in_flight = Gauge::default();
+        let by_route = Family::<RouteLabels, Histogram>::new_with_constructor(|| Histogram::new(BUCKETS));
+        let names = ROUTES.iter().map(|route| (route.method_name(), route.path));
+        let durations = names
+            .chain([("_OTHER", "none")])
+            .map(|(method, route)| by_route.get_or_create(&RouteLabels { method, route }).clone())
+            .collect();
+        let by_status = Family::<StatusLabel, Counter>::default();
+        let of_class = |status| by_status.get_or_create(&StatusLabel { status }).clone();
+        let responses = STATUS_CLASSES.into_iter().map(of_class).collect();
+
+        registry.register("decisions", "Checks decided, by code", decisions.clone());
+        registry.register(
+            "orphan_holds",
+            "Calls for a hold that the tenant does not have",
+            orphan_holds.clone(),
+        );
+        registry.register("usage_implausible", "Reports of use beyond belief", usage_implausible.clone());
+        registry.register("requests_in_flight", "Requests being answered", in_flight.clone());
+        registry.register("request_duration_seconds", "Time to answer, by route", by_route);
+        registry.register("responses", "Answers, by class of status", by_status);
+        Self {
+            registry,
+            decisions,
+            allowed,
+            orphan_holds,
+            usage_implausible,
+            in_flight,
+            durations,
+            responses,
+        }
+    }
+
+    /// Counts a request as in flight for as long as the guard lives.
+    pub fn enter(&self) -> InFlight {
+        self.in_flight.inc();
+        InFlight(self.in_flight.clone())
+    }
+
+    /// A check was decided: `None` admitted it. Dry runs do not count.
+    pub fn decided(&self, refused: Option<Kind>) {
+        match refused {
+            None => self.allowed.inc(),
+            Some(kind) => self.decisions.get_or_create(&CodeLabel { code: kind.entry().code }).inc(),
+        };
+    }
+
+    pub fn orphan_hold(&self) {
+        self.orphan_holds.inc();
+    }
+
+    pub fn usage_implausible(&self) {
+        self.usage_implausible.inc();
+    }
+
+    /// A request was answered; `route` is its place in the table of routes.
+    pub fn answered(&self, route: Option<usize>, status: StatusCode, duration: Duration) {
+        let place = route.unwrap_or(ROUTES.len());
+        if let Some(histogram) = self.durations.get(place) {
+            histogram.observe(duration.as_secs_f64());
+        }
+        if let Some(counter) = self.responses.get(usize::from(status.as_u16() / 100).wrapping_sub(1)) {
+            counter.inc();
+        }
+    }
+
+    /// All metrics in the text format of OpenMetrics.
+    pub fn render(&self) -> String {
+        let mut text = String::with_capacity(16 * 1024);
+        // Writing to a String cannot fail.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+}
+
+/// A request in flight.
+pub struct InFlight(Gauge);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_by_code_and_says_so_under_our_prefix() {
+        let metrics = Metrics::new(Registry::with_prefix(PREFIX));
+        metrics.decided(None);
+        metrics.decided(Some(Kind::DailyQuotaExhausted));
+        metrics.orphan_hold();
+        metrics.answered(Some(0), StatusCode::OK, Duration::from_micros(70));
+        metrics.answered(None, StatusCode::NOT_FOUND, Duration::from_micros(7));
+        let in_flight = metrics.enter();
+        let text = metrics.render();
+        for line in [
+            "apportion_decisions_total{code=\"allow\"} 1",
+            "apportion_decisions_total{code=\"daily_quota_exhausted\"} 1",
+            "apportion_orphan_holds_total 1",
+            "apportion_requests_in_flight 1",
+            "apportion_responses_total{status=\"2xx\"} 1",
+            "apportion_responses_total{status=\"4xx\"} 1",
+            "apportion_request_duration_seconds_count{method=\"POST\",route=\"/v1/check\"} 1",
+        ] {
+            assert!(text.lines().any(|have| have == line), "{line} in\n{text}");
+        }
+        drop(in_flight);
+        assert!(metrics.render().contains("apportion_requests_in_flight 0"));
+    }
+}

@@ -1,0 +1,255 @@
+//! What happens around every call: a request id, the route, the caller, and
+//! afterwards the log line, the metrics and the headers that all answers have.
+//!
+//! All requests come through [`front_door`]. It is not a chain of wrappers:
+//! the check is the hot path, and one function has one cost.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use actix_web::http::Method;
+use actix_web::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use actix_web::web::{self, Data};
+use actix_web::{HttpRequest, HttpResponse};
+use futures_util::FutureExt;
+
+use super::State;
+use super::auth;
+use super::call::Call;
+use super::cors;
+use super::problem::{Kind, Problem};
+use super::reply::{Answer, Reply};
+use super::routes::{self, Found};
+use crate::service::Caller;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
+
+/// Header fields of a request may have this many bytes together.
+const MAX_HEADER_BYTES: usize = 32 * 1024;
+
+/// The tenant's own bound is not known before the caller is.
+const DEFAULT_MAX_AUTO_RETRY_SECONDS: u64 = 60;
+
+/// Answers every request.
+pub async fn front_door(request: HttpRequest, payload: web::Payload, state: Data<State>) -> HttpResponse {
+    let begun = Instant::now();
+    let _in_flight = state.metrics.enter();
+    let request_id = request_id(request.headers());
+    let found = routes::find(request.method(), request.uri().path());
+    let mut trail = Trail { found, caller: None };
+
+    let handling = handle(&request, payload, &state, &mut trail, &request_id);
+    let handled = AssertUnwindSafe(handling).catch_unwind().await;
+    let answer = handled.unwrap_or_else(|_| {
+        tracing::error!(request.id = %show(&request_id), http.route = trail.route_name(), "a handler panicked");
+        Err(Problem::new(Kind::Internal, "The service met a fault of its own."))
+    });
+    let reply = answer.unwrap_or_else(|problem| {
+        problem.log_cause(show(&request_id));
+        problem.into_reply(trail.max_auto_retry_seconds())
+    });
+
+    let duration = begun.elapsed();
+    state.metrics.answered(trail.route_index(), reply.status, duration);
+    log(&request, &trail, &reply, &request_id, duration);
+    let mut response = reply.into_response();
+    let path = request.uri().path();
+    if path.starts_with("/v1/") {
+        response.headers_mut().insert(header::CACHE_CONTROL, NO_STORE);
+        cors::add_headers(path, request.headers(), trail.caller.as_deref(), response.headers_mut());
+    }
+    response.headers_mut().insert(REQUEST_ID, request_id);
+    response
+}
+
+/// What became known about a request on its way, for the log and the metrics.
+struct Trail {
+    found: Found,
+    caller: Option<Arc<Caller>>,
+}
+
+impl Trail {
+    fn route_index(&self) -> Option<usize> {
+        match self.found {
+            Found::Route { index, .. } => Some(index),
+            _ => None,
+        }
+    }
+
+    fn route_name(&self) -> &'static str {
+        match self.found {
+            Found::Route { route, .. } => route.path,
+            _ => "none",
+        }
+    }
+
+    fn tenant_name(&self) -> Option<&str> {
+        let tenant = self.caller.as_ref()?.tenant.as_ref()?;
+        Some(tenant.id.as_str())
+    }
+
+    fn max_auto_retry_seconds(&self) -> u64 {
+        let tenant = self.caller.as_ref().and_then(|caller| caller.tenant.as_ref());
+        tenant.map_or(DEFAULT_MAX_AUTO_RETRY_SECONDS, |tenant| {
+            tenant.catalog().settings.max_auto_retry_seconds.into()
+        })
+    }
+}
+
+/// The order of refusals: who are you, may you, is there such a thing, and
+/// only then what the body says.
+async fn handle(
+    request: &HttpRequest,
+    payload: web::Payload,
+    state: &Data<State>,
+    trail: &mut Trail,
+    request_id: &HeaderValue,
+) -> Answer {
+    refuse_long_headers(request.headers())?;
+    let path = request.uri().path();
+    if *request.method() == Method::OPTIONS && cors::is_for_browsers(path) {
+        return Ok(cors::preflight(request.headers()));
+    }
+    let access = match trail.found {
+        Found::Route { route, .. } => route.access,
+        // Who may not come in learns nothing about what is there.
+        _ if path.starts_with("/v1/") => auth::Access::AnyOf(&[]),
+        _ => auth::Access::Public,
+    };
+    if !matches!(access, auth::Access::Public) {
+        trail.caller = Some(auth::authenticate(request.headers(), &state.service).await?);
+    }
+    let route = match &trail.found {
+        Found::Route { route, .. } => *route,
+        Found::OtherMethods(methods) => return Err(not_allowed(methods)),
+        Found::Nothing => return Err(Problem::not_found("path")),
+    };
+    if let Some(caller) = &trail.caller {
+        auth::authorize(caller, access)?;
+    }
+    let call = Call {
+        state: state.clone(),
+        request: request.clone(),
+        payload: payload.into_inner(),
+        request_id: request_id.clone(),
+        route,
+        caller: trail.caller.clone(),
+    };
+    (route.handler)(call).await
+}
+
+fn not_allowed(methods: &str) -> Problem {
+    let problem = Problem::new(Kind::MethodNotAllowed, format!("This path takes {methods}."));
+    match HeaderValue::from_str(methods) {
+        Ok(allow) => problem.with_header(header::ALLOW, allow),
+        Err(_) => problem,
+    }
+}
+
+fn refuse_long_headers(headers: &HeaderMap) -> Result<(), Problem> {
+    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    if bytes <= MAX_HEADER_BYTES {
+        return Ok(());
+    }
+    let detail = format!("The header fields are larger than {MAX_HEADER_BYTES} bytes.");
+    Err(Problem::new(Kind::HeadersTooLarge, detail).with_max(MAX_HEADER_BYTES as u64))
+}
+
+/// The caller's own id when it is harmless in logs, else a fresh one.
+fn request_id(headers: &HeaderMap) -> HeaderValue {
+    let is_sane = |value: &&HeaderValue| {
+        let allowed = |b: &u8| b.is_ascii_alphanumeric() || b"._:-/=+".contains(b);
+        (1..=128).contains(&value.len()) && value.as_bytes().iter().all(allowed)
+    };
+    match headers.get(&REQUEST_ID).filter(is_sane) {
+        Some(given) => given.clone(),
+        None => fresh_id(),
+    }
+}
+
+/// Unique in this process, and unlike those of others: a counter, mixed with a
+/// number drawn at the first call.
+fn fresh_id() -> HeaderValue {
+    static SEED: std::sync::LazyLock<u64> = std::sync::LazyLock::new(|| {
+        let mut seed = [0u8; 8];
+        match getrandom::fill(&mut seed) {
+            Ok(()) => u64::from_le_bytes(seed),
+            Err(_) => std::process::id().into(),
+        }
+    });
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    // One-to-one steps (odd multiplier, xor-shift), so no two ids are the same.
+    let mut id = SEED.wrapping_add(NEXT.fetch_add(1, Relaxed)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    id ^= id >> 32;
+    let mut text = *b"req_0000000000000000";
+    for (index, digit) in text[4..].iter_mut().enumerate() {
+        *digit = b"0123456789abcdef"[(id >> (60 - 4 * index)) as usize & 15];
+    }
+    HeaderValue::from_bytes(&text).unwrap_or(HeaderValue::from_static("req_"))
+}
+
+fn show(id: &HeaderValue) -> &str {
+    id.to_str().unwrap_or_default()
+}
+
+fn log(request: &HttpRequest, trail: &Trail, reply: &Reply, request_id: &HeaderValue, duration: Duration) {
+    macro_rules! line {
+        ($level:ident) => {
+            tracing::$level!(
+                request.id = show(request_id),
+                http.request.method = method_name(request.method()),
+                http.route = trail.route_name(),
+                http.response.status_code = reply.status.as_u16(),
+                tenant.id = trail.tenant_name(),
+                error.code = reply.kind.map(|kind| kind.entry().code),
+                duration_us = duration.as_micros() as u64,
+                "answered"
+            )
+        };
+    }
+    match reply.status {
+        status if status.is_server_error() => line!(warn),
+        status if status.is_client_error() => line!(info),
+        _ => line!(debug),
+    }
+}
+
+/// A bounded set of names: methods are the caller's text.
+fn method_name(method: &Method) -> &str {
+    let known = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"];
+    if known.contains(&method.as_str()) { method.as_str() } else { "_OTHER" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id_for(given: &str) -> String {
+        let mut headers = HeaderMap::new();
+        headers.insert(REQUEST_ID, HeaderValue::from_str(given).unwrap());
+        request_id(&headers).to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_sane_request_id_is_kept_and_any_other_replaced() {
+        assert_eq!(id_for("7f13-ab.c"), "7f13-ab.c");
+        for bad in ["", "a b", "x\"y", &"a".repeat(129)] {
+            assert!(id_for(bad).starts_with("req_"), "{bad}");
+        }
+        assert_ne!(id_for(""), id_for(""));
+    }
+
+    #[test]
+    fn header_fields_have_a_bound_together() {
+        let mut headers = HeaderMap::new();
+        assert!(refuse_long_headers(&headers).is_ok());
+        for _ in 0..5 {
+            let value = HeaderValue::from_str(&"a".repeat(8000)).unwrap();
+            headers.append(HeaderName::from_static("x-pad"), value);
+        }
+        assert_eq!(refuse_long_headers(&headers).unwrap_err().kind(), Kind::HeadersTooLarge);
+    }
+}

@@ -1,0 +1,170 @@
+//! The API description: OpenAPI 3.1, made from the handlers and the views.
+//!
+//! What is the same for every route is added here and not written at each:
+//! the shape of problems, and the refusals that any call may meet.
+
+use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{Content, Ref, RefOr, Response};
+use utoipa::{Modify, OpenApi};
+
+use super::{check, health, holds, problem, quota, usage};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Apportion",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+    ),
+    paths(
+        check::check, check::check_batch,
+        holds::settle, holds::settle_batch, holds::release, holds::extend, holds::get, holds::find,
+        usage::record,
+        quota::of_user, quota::of_me,
+        health::livez, health::readyz, health::metrics,
+        health::openapi_json, health::docs_file, health::problem_page,
+    ),
+    components(schemas(problem::ProblemView, problem::FaultView, problem::ViolationView)),
+    tags(
+        (name = "checks", description = "Before a call: may it be made?"),
+        (name = "holds", description = "After a call: what was used?"),
+        (name = "usage", description = "Use that had no hold"),
+        (name = "quota", description = "What a user has left"),
+        (name = "admin", description = "Plans, users, pools, models, settings, keys"),
+        (name = "health", description = "Probes and metrics"),
+        (name = "documents", description = "This description and the pages of problems"),
+    ),
+    modifiers(&Common, &Problems),
+)]
+struct Document;
+
+const INTRODUCTION: &str = "Per-user plans in front of every model call: check, hold, settle.\n\n\
+    Amounts are whole numbers up to 9007199254740991, times are RFC 3339 in UTC with milliseconds. \
+    Unknown body fields are refused, unknown query parameters ignored. Every error is \
+    `application/problem+json` with a `code` that never changes its meaning.";
+
+/// The description as JSON, the same text for the same program.
+pub fn json() -> String {
+    // A document of strings and numbers: it can always be written.
+    Document::openapi().to_pretty_json().map(|text| text + "\n").unwrap_or_default()
+}
+
+struct Common;
+
+impl Modify for Common {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let bearer = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .bearer_format("JWT")
+            .description(Some(
+                "A token signed by one of the product's keys (`aud` = `apportion`, `exp` required), or an \
+                 API key (`ap_...`). Beside each route stand the scopes that reach it.",
+            ))
+            .build();
+        document.info.description = Some(INTRODUCTION.into());
+        let components = document.components.get_or_insert_default();
+        components.security_schemes.insert("bearer".into(), SecurityScheme::Http(bearer).into());
+    }
+}
+
+/// Refusals that any call with credentials may meet.
+const WITH_CREDENTIALS: [(&str, &str); 4] = [
+    ("400", "`invalid_request`: `errors` lists every fault"),
+    ("401", "`unauthenticated`"),
+    ("403", "`forbidden`, `tenant_suspended`"),
+    ("503", "`store_unavailable`, `overloaded`: retry as `Retry-After` says"),
+];
+/// And any call with a body.
+const WITH_BODY: [(&str, &str); 3] =
+    [("408", "`request_timeout`"), ("413", "`body_too_large`"), ("415", "`unsupported_media_type`")];
+
+struct Problems;
+
+impl Modify for Problems {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        for item in document.paths.paths.values_mut() {
+            operations(item).for_each(add_problems);
+        }
+    }
+}
+
+fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+    [&mut item.get, &mut item.put, &mut item.post, &mut item.delete].into_iter().flatten()
+}
+
+fn add_problems(operation: &mut Operation) {
+    let responses = &mut operation.responses.responses;
+    let mut add = |status: &str, description: &str| {
+        responses.entry(status.into()).or_insert_with(|| Response::new(description).into());
+    };
+    if operation.security.is_some() {
+        WITH_CREDENTIALS.iter().for_each(|(status, description)| add(status, description));
+    }
+    if operation.request_body.is_some() {
+        WITH_BODY.iter().for_each(|(status, description)| add(status, description));
+    }
+    for (status, response) in responses.iter_mut() {
+        if let RefOr::T(response) = response
+            && status.as_str() >= "400"
+        {
+            let problem = Content::new(Some(Ref::from_schema_name("Problem")));
+            response.content.insert("application/problem+json".into(), problem.into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::auth::Access;
+    use super::super::routes::ROUTES;
+    use super::*;
+
+    /// (method, path, scopes) of every row of the table of routes. Redirects
+    /// to the documents are no part of the API.
+    fn served() -> BTreeSet<(String, String, Vec<String>)> {
+        let described = ROUTES.iter().filter(|route| !matches!(route.path, "/docs" | "/docs/"));
+        described
+            .map(|route| {
+                let mut scopes: Vec<String> = match route.access {
+                    Access::Public => vec![],
+                    Access::Own => vec!["me".into()],
+                    Access::AnyOf(scopes) => scopes.iter().map(|scope| scope.names()[0].to_owned()).collect(),
+                };
+                scopes.sort();
+                (route.method.as_str().to_lowercase(), route.path.to_owned(), scopes)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn describes_exactly_the_routes_with_their_scopes() {
+        let document: serde_json::Value = serde_json::from_str(&json()).unwrap();
+        assert_eq!(document["openapi"], "3.1.0");
+        let mut described = BTreeSet::new();
+        for (path, item) in document["paths"].as_object().unwrap() {
+            for (method, operation) in item.as_object().unwrap() {
+                let requirements = operation["security"].as_array().cloned().unwrap_or_default();
+                let mut scopes: Vec<String> = requirements
+                    .iter()
+                    .flat_map(|requirement| requirement["bearer"].as_array().unwrap())
+                    .map(|scope| scope.as_str().unwrap().to_owned())
+                    .collect();
+                scopes.sort();
+                described.insert((method.clone(), path.clone(), scopes));
+            }
+        }
+        assert_eq!(described, served());
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere() {
+        let text = json();
+        let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        for part in text.split("\"$ref\": \"#").skip(1) {
+            let pointer = part.split('"').next().unwrap();
+            assert!(document.pointer(pointer).is_some(), "{pointer}");
+        }
+    }
+}

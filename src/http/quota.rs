@@ -1,0 +1,138 @@
+//! What a user has left: for the product's backend and for users themselves.
+//! Reading changes nothing and creates nothing.
+
+use serde::{Serialize, Serializer};
+use utoipa::ToSchema;
+
+use super::call::Call;
+use super::problem::Problem;
+use super::reply::{Answer, Reply};
+use super::views::{LimitView, PlanRef, is_shown_to_users};
+use crate::domain::decision::LimitRow;
+use crate::domain::ids::UserId;
+use crate::domain::plan::{Enforce, PerCall};
+use crate::domain::time::Millis;
+use crate::service::{QuotaState, QuotaView};
+
+/// Shows where a user stands.
+#[utoipa::path(
+    get, path = "/v1/users/{user}/quota", operation_id = "get_user_quota", tag = "quota",
+    params(("user" = String, Path, description = "The user, percent-encoded")),
+    responses((status = 200, description = "Every limit but those of pools", body = QuotaReply)),
+    security(("bearer" = ["quota"])),
+)]
+pub async fn of_user(call: Call) -> Answer {
+    let quota = read(&call, call.user()?).await?;
+    Ok(Reply::json(&QuotaReply::new(&quota, Shown::All)))
+}
+
+/// Shows a user where they stand.
+#[utoipa::path(
+    get, path = "/v1/me/quota", operation_id = "get_my_quota", tag = "quota",
+    responses((status = 200, description = "The limits of the user and of their org", body = QuotaReply)),
+    security(("bearer" = ["me"])),
+)]
+pub async fn of_me(call: Call) -> Answer {
+    let quota = read(&call, call.own_user()?.clone()).await?;
+    Ok(Reply::json(&QuotaReply::new(&quota, Shown::ToUsers)))
+}
+
+async fn read(call: &Call, user: UserId) -> Result<QuotaView, Problem> {
+    Ok(call.service().quota(call.tenant()?, user).await?)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    All,
+    ToUsers,
+}
+
+/// A user's plan and where every limit stands.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Quota)]
+pub struct QuotaReply<'a> {
+    user: &'a str,
+    plan: PlanRef<'a>,
+    per_call: PerCallView,
+    /// How much of a cache-read token counts toward input and total.
+    cache_read_weight: f64,
+    /// Of a call of 1 request and 1 token: `ok`, `waiting` or `exhausted`.
+    state: &'static str,
+    /// `null` when `ok`, and when no time helps.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    next_call_at: Option<Millis>,
+    #[serde(serialize_with = "rows")]
+    #[schema(value_type = Vec<QuotaRowView>)]
+    limits: (&'a [(LimitRow, QuotaState)], Shown),
+    /// A plan change to come.
+    #[schema(value_type = Option<Object>)]
+    upcoming: Option<()>,
+}
+
+/// Caps of one call; `null` is none.
+#[derive(Serialize, ToSchema)]
+#[schema(as = PerCall)]
+pub struct PerCallView {
+    max_input_tokens: Option<u64>,
+    max_output_tokens: Option<u64>,
+}
+
+impl From<PerCall> for PerCallView {
+    fn from(caps: PerCall) -> Self {
+        Self { max_input_tokens: caps.max_input_tokens, max_output_tokens: caps.max_output_tokens }
+    }
+}
+
+/// A limit's row as in a check, and what it means for the next call.
+#[derive(Serialize, ToSchema)]
+#[schema(as = QuotaRow)]
+pub struct QuotaRowView<'a> {
+    #[serde(flatten)]
+    row: LimitView<'a>,
+    state: &'static str,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    next_call_at: Option<Millis>,
+    /// Windows only: when it is used up at the pace so far.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    forecast_exhausted_at: Option<Option<Millis>>,
+    /// Of a limit under `enforce = "shadow"`: how often it would have refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    would_refuse: Option<u32>,
+}
+
+impl<'a> QuotaReply<'a> {
+    fn new(quota: &'a QuotaView, shown: Shown) -> Self {
+        Self {
+            user: quota.user.as_str(),
+            plan: PlanRef::from(&quota.plan),
+            per_call: quota.per_call.into(),
+            cache_read_weight: quota.cache_read_weight.as_f64(),
+            state: quota.state.as_str(),
+            next_call_at: quota.next_call_at,
+            limits: (&quota.limits, shown),
+            upcoming: None,
+        }
+    }
+}
+
+impl<'a> From<&'a (LimitRow, QuotaState)> for QuotaRowView<'a> {
+    fn from((row, quota): &'a (LimitRow, QuotaState)) -> Self {
+        let is_window = row.standing.kind() == "window";
+        Self {
+            row: LimitView::from(row),
+            state: quota.state.as_str(),
+            next_call_at: quota.next_call_at,
+            forecast_exhausted_at: is_window.then_some(quota.forecast_exhausted_at),
+            would_refuse: (row.enforce == Enforce::Shadow).then_some(row.would_refuse),
+        }
+    }
+}
+
+fn rows<S: Serializer>(
+    (rows, shown): &(&[(LimitRow, QuotaState)], Shown),
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let is_shown = |(row, _): &&(LimitRow, QuotaState)| *shown == Shown::All || is_shown_to_users(row);
+    serializer.collect_seq(rows.iter().filter(is_shown).map(QuotaRowView::from))
+}

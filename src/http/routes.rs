@@ -1,0 +1,159 @@
+//! The one table of routes. From it come the dispatch, `405` with `Allow`, the
+//! labels of metrics and the check that every route is described.
+//!
+//! We match paths ourselves and not with actix: its router replaces bytes that
+//! are no UTF-8 (so that an id would quietly become another), and the check
+//! path needs no patterns. Paths are compared as sent; a segment in braces
+//! takes any one segment that is not empty, and is decoded by who reads it.
+
+use actix_web::http::Method;
+use futures_util::future::LocalBoxFuture;
+
+use super::auth::Access;
+use super::call::Call;
+use super::reply::Answer;
+use super::{check, health, holds, quota, usage};
+use crate::service::Scopes;
+
+pub type Handler = fn(Call) -> LocalBoxFuture<'static, Answer>;
+
+pub struct Route {
+    pub method: Method,
+    /// Segments in braces are names for [`Call::segment`].
+    pub path: &'static str,
+    pub access: Access,
+    pub handler: Handler,
+}
+
+impl Route {
+    /// For labels.
+    pub fn method_name(&self) -> &'static str {
+        match self.method {
+            Method::GET => "GET",
+            Method::POST => "POST",
+            Method::PUT => "PUT",
+            Method::DELETE => "DELETE",
+            _ => "_OTHER",
+        }
+    }
+}
+
+const CHECK: Access = Access::AnyOf(&[Scopes::CHECK]);
+const QUOTA: Access = Access::AnyOf(&[Scopes::QUOTA]);
+const CHECK_OR_QUOTA: Access = Access::AnyOf(&[Scopes::CHECK, Scopes::QUOTA]);
+const READ: Access = Access::AnyOf(&[Scopes::ADMIN_READ]);
+const WRITE: Access = Access::AnyOf(&[Scopes::ADMIN_WRITE]);
+
+macro_rules! route {
+    ($method:ident $path:literal, $access:expr, $handler:path) => {
+        Route {
+            method: Method::$method,
+            path: $path,
+            access: $access,
+            handler: |call| Box::pin($handler(call)),
+        }
+    };
+}
+
+/// Looked through from the top: what is called most stands first.
+pub static ROUTES: &[Route] = &[
+    route!(POST "/v1/check", CHECK, check::check),
+    route!(POST "/v1/holds/{id}/settle", CHECK, holds::settle),
+    route!(POST "/v1/holds/{id}/release", CHECK, holds::release),
+    route!(POST "/v1/holds/{id}/extend", CHECK, holds::extend),
+    route!(POST "/v1/check/batch", CHECK, check::check_batch),
+    route!(POST "/v1/holds/settle/batch", CHECK, holds::settle_batch),
+    route!(GET "/v1/holds/{id}", CHECK_OR_QUOTA, holds::get),
+    route!(GET "/v1/holds", CHECK_OR_QUOTA, holds::find),
+    route!(POST "/v1/usage", CHECK, usage::record),
+    route!(GET "/v1/users/{user}/quota", QUOTA, quota::of_user),
+    route!(GET "/v1/me/quota", Access::Own, quota::of_me),
+    route!(GET "/livez", Access::Public, health::livez),
+    route!(GET "/readyz", Access::Public, health::readyz),
+    route!(GET "/metrics", Access::Public, health::metrics),
+    route!(GET "/openapi.json", Access::Public, health::openapi_json),
+    route!(GET "/docs", Access::Public, health::docs),
+    route!(GET "/docs/", Access::Public, health::docs),
+    route!(GET "/docs/{file}", Access::Public, health::docs_file),
+    route!(GET "/problems/{code}", Access::Public, health::problem_page),
+];
+
+/// What the table says about a request.
+pub enum Found {
+    Route {
+        index: usize,
+        route: &'static Route,
+    },
+    /// The path exists with other methods: the value of `Allow`.
+    OtherMethods(String),
+    Nothing,
+}
+
+/// Finds the route. `HEAD` is answered like `GET`, less the body.
+pub fn find(method: &Method, path: &str) -> Found {
+    let wanted = if *method == Method::HEAD { &Method::GET } else { method };
+    let here = |route: &Route| matches(route.path, path);
+    let position = ROUTES.iter().position(|route| route.method == *wanted && here(route));
+    if let Some(index) = position {
+        return Found::Route { index, route: &ROUTES[index] };
+    }
+    let mut allowed: Vec<&str> = ROUTES.iter().filter(|route| here(route)).map(Route::method_name).collect();
+    if allowed.is_empty() {
+        return Found::Nothing;
+    }
+    if allowed.contains(&"GET") {
+        allowed.push("HEAD");
+    }
+    Found::OtherMethods(allowed.join(", "))
+}
+
+fn matches(pattern: &str, path: &str) -> bool {
+    let mut segments = path.split('/');
+    for wanted in pattern.split('/') {
+        match segments.next() {
+            Some(segment) if segment == wanted => {}
+            Some(segment) if wanted.starts_with('{') && !segment.is_empty() => {}
+            _ => return false,
+        }
+    }
+    segments.next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path_of(method: Method, path: &str) -> Option<&'static str> {
+        match find(&method, path) {
+            Found::Route { route, .. } => Some(route.path),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_segment_in_braces_takes_one_segment() {
+        assert_eq!(path_of(Method::GET, "/v1/users/a%2Fb/quota"), Some("/v1/users/{user}/quota"));
+        assert_eq!(path_of(Method::GET, "/v1/users/a/b/quota"), None);
+        assert_eq!(path_of(Method::GET, "/v1/users//quota"), None);
+        assert_eq!(path_of(Method::POST, "/v1/holds/settle/batch"), Some("/v1/holds/settle/batch"));
+        assert_eq!(path_of(Method::POST, "/v1/check/"), None);
+        assert_eq!(path_of(Method::HEAD, "/livez"), Some("/livez"));
+    }
+
+    #[test]
+    fn other_methods_are_told() {
+        let Found::OtherMethods(methods) = find(&Method::DELETE, "/v1/holds") else { panic!("no 405") };
+        assert_eq!(methods, "GET, HEAD");
+        assert!(matches!(find(&Method::GET, "/nowhere"), Found::Nothing));
+    }
+
+    #[test]
+    fn no_route_hides_another() {
+        for (index, route) in ROUTES.iter().enumerate() {
+            let Found::Route { index: found, .. } = find(&route.method, route.path) else {
+                panic!("{} is not found", route.path)
+            };
+            assert_eq!(found, index, "{} {}", route.method, route.path);
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Shapes of bodies, for the API description only. Bodies are read field by
+//! field (so that every fault is told), and these types say what may be there.
+#![expect(dead_code, reason = "described, never built")]
+
+mod calls;
+
+pub use calls::*;
