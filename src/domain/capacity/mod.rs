@@ -14,7 +14,7 @@ use serde::{Serialize, Serializer};
 use self::demand::{Flow, Period as Per};
 use super::document::{Fault, Reader};
 use super::ids::Name;
-use super::plan::{Filter, Meter, Pool, PoolLimit, Rule, Sheet};
+use super::plan::{Meter, Pool, PoolLimit, Rule, Sheet};
 use super::quantity::{MAX_AMOUNT, Ppm};
 
 #[cfg(test)]
@@ -170,7 +170,7 @@ struct Measure {
 }
 
 fn report_unlimited(meter: &Meter, pool: &Pool, crowds: &[Crowd<'_>]) -> MeterReport {
-    let filter = Filter { models: pool.models.clone(), features: Vec::new() };
+    let filter = pool.filter();
     let flows = crowds.iter().map(|crowd| demand::flow(crowd.sheet, Some(meter), &filter, Per::MINUTE));
     let measure = Measure { per: Per::MINUTE, allowed: None, burst_allowed: None };
     judge(meter.as_str(), measure, crowds, &flows.collect::<Vec<_>>())
@@ -180,7 +180,7 @@ fn report(pool_limit: &PoolLimit, pool: &Pool, crowds: &[Crowd<'_>]) -> MeterRep
     let rule = &pool_limit.limit.rule;
     let measure = measure(pool_limit, pool);
     let filter = match pool_limit.limit.filter.is_everything() {
-        true => Filter { models: pool.models.clone(), features: Vec::new() },
+        true => pool.filter(),
         false => pool_limit.limit.filter.clone(),
     };
     let per = measure.per;

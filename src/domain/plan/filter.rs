@@ -34,6 +34,14 @@ impl Filter {
         list_covers(&self.models, &other.models) && list_covers(&self.features, &other.features)
     }
 
+    /// How closely the globs describe the model (canonical, lower case): the
+    /// literal characters of the best one that matches, `None` when none does.
+    /// Of several pools the one with the most serves; among equals the first
+    /// by id.
+    pub fn specificity(&self, model: Option<&str>) -> Option<usize> {
+        best_literal(&self.models, model)
+    }
+
     /// Whether every check is counted.
     pub fn is_everything(&self) -> bool {
         list_is_everything(&self.models) && list_is_everything(&self.features)
@@ -41,16 +49,23 @@ impl Filter {
 }
 
 impl Pool {
-    /// How closely this pool's globs describe the model (canonical, lower
-    /// case): the literal characters of the best one that matches, `None` when
-    /// none does. The pool with the most serves; among equals the first by id.
-    pub fn specificity(&self, model: Option<&str>) -> Option<usize> {
-        let matching = self.models.iter().filter(|glob| match model {
-            Some(model) => glob_matches(glob, model),
-            None => is_anything(glob),
-        });
-        matching.map(|glob| literal_characters(glob)).max()
+    /// What the pool is for, as a filter; see [`Filter::resolved`] for aliases.
+    pub fn filter(&self) -> Filter {
+        Filter { models: self.models.clone(), features: Vec::new() }
     }
+
+    /// [`Filter::specificity`] of the globs as written.
+    pub fn specificity(&self, model: Option<&str>) -> Option<usize> {
+        best_literal(&self.models, model)
+    }
+}
+
+fn best_literal(globs: &[String], model: Option<&str>) -> Option<usize> {
+    let matching = globs.iter().filter(|glob| match model {
+        Some(model) => glob_matches(glob, model),
+        None => is_anything(glob),
+    });
+    matching.map(|glob| literal_characters(glob)).max()
 }
 
 /// The list in the form that decides identity: sorted, each once, and empty

@@ -100,4 +100,7 @@ fn an_alias_in_a_filter_counts_the_model_it_stands_for() {
     assert!(resolved.matches(Some("claude-opus"), None));
     assert!(resolved.matches(Some("haiku-4"), None));
     assert!(!resolved.matches(Some("sonnet"), None));
+    let pool = pool("id = \"p\"\nmodels = [\"OPUS\"]");
+    assert_eq!(pool.filter().resolved(&known_models()).specificity(Some("claude-opus")), Some(11));
+    assert_eq!(pool.specificity(Some("claude-opus")), None);
 }
