@@ -52,6 +52,8 @@ pub(super) struct Charging<'a> {
     pub accounts: Accounts,
     pub charges: SmallVec<[Charge; 8]>,
     pub limits: SmallVec<[&'a Limit; 8]>,
+    /// The zone of each limit that is a calendar window.
+    zones: SmallVec<[Option<&'a Arc<Zone>>; 8]>,
 }
 
 impl<'a> Subject<'a> {
@@ -85,7 +87,7 @@ impl<'a> Subject<'a> {
                 let Some(key) = self.key_of(*scope) else { continue };
                 let account = charging.account(key);
                 let meter = limit.rule.meter().and_then(MeterCode::built_in).unwrap_or(MeterCode::SLOTS);
-                charging.push(limit, self.charge(limit, cell, account, meter, Demand::NONE, true));
+                charging.push(limit, self.zone_of(limit), self.charge(limit, cell, account, meter, Demand::NONE, true));
             }
         }
         charging
@@ -103,7 +105,7 @@ impl<'a> Subject<'a> {
             }
             let account = charging.account(key);
             let (meter, demand) = demand(&limit.rule, call);
-            charging.push(limit, self.charge(limit, cell, account, meter, demand, asked));
+            charging.push(limit, self.zone_of(limit), self.charge(limit, cell, account, meter, demand, asked));
         }
     }
 
@@ -126,7 +128,7 @@ impl<'a> Subject<'a> {
             if call.bulk {
                 charge.keep = pool.interactive_share.of_rounded_up(charge.figures.ceiling());
             }
-            charging.push(limit, charge);
+            charging.push(limit, self.zone_of(limit), charge);
         }
     }
 
@@ -153,8 +155,8 @@ impl<'a> Subject<'a> {
                 };
                 Figures::Bucket { capacity: *capacity, refill: *refill_per_minute, since }
             }
-            Rule::Window { limit: figure, period, anchor, zone, .. } => {
-                let span = self.span(limit.scope, *period, *anchor, zone.as_ref());
+            Rule::Window { limit: figure, period, anchor, .. } => {
+                let span = self.span(limit, *period, *anchor);
                 Figures::Window { limit: *figure, granted: 0, span }
             }
             Rule::Slots { limit } => Figures::Slots { limit: *limit },
@@ -163,7 +165,7 @@ impl<'a> Subject<'a> {
         }
     }
 
-    fn span(self, scope: Scope, period: Period, anchor: Anchor, zone: Option<&Arc<Zone>>) -> Span {
+    fn span(self, limit: &Limit, period: Period, anchor: Anchor) -> Span {
         if let Some(len) = period.fixed_len_ms() {
             return match period {
                 Period::SessionHours(_) => Span::Session { len },
@@ -173,9 +175,7 @@ impl<'a> Subject<'a> {
         if period == Period::Lifetime {
             return Span::Lifetime;
         }
-        let tenant_zone = &self.catalog.settings.zone;
-        let own_zone = self.profile.zone().filter(|_| scope == Scope::User);
-        let zone = zone.or(own_zone).unwrap_or(tenant_zone);
+        let zone = self.window_zone(limit);
         let anchor_day = match anchor {
             Anchor::Calendar => 1,
             Anchor::User => self.profile.anchor_day(),
@@ -186,6 +186,26 @@ impl<'a> Subject<'a> {
             end: borders.end,
             next_end: borders.next_end,
             min_len: period.min_len_ms(),
+        }
+    }
+
+    /// The limit's own zone, else the user's, else the tenant's.
+    fn window_zone<'l>(self, limit: &'l Limit) -> &'l Arc<Zone>
+    where
+        'a: 'l,
+    {
+        let own = match &limit.rule {
+            Rule::Window { zone, .. } => zone.as_ref(),
+            _ => None,
+        };
+        let users = self.profile.zone().filter(|_| limit.scope == Scope::User);
+        own.or(users).unwrap_or(&self.catalog.settings.zone)
+    }
+
+    fn zone_of(self, limit: &'a Limit) -> Option<&'a Arc<Zone>> {
+        match &limit.rule {
+            Rule::Window { period, .. } if period.is_calendar() => Some(self.window_zone(limit)),
+            _ => None,
         }
     }
 
@@ -220,21 +240,28 @@ impl<'a> Charging<'a> {
         index as u8
     }
 
-    fn push(&mut self, limit: &'a Limit, charge: Charge) {
+    fn push(&mut self, limit: &'a Limit, zone: Option<&'a Arc<Zone>>, charge: Charge) {
+        self.zones.push(zone);
         self.limits.push(limit);
         self.charges.push(charge);
     }
 
     /// The rows of a reply: the limits asked, less those that only count.
     pub fn rows(&self, standings: &[Shown]) -> Vec<LimitRow> {
-        let shown = self.limits.iter().zip(&self.charges).zip(standings);
-        let told = shown.filter(|((limit, charge), _)| charge.asked && limit.enforce != Enforce::Shadow);
-        told.map(|((limit, _), shown)| LimitRow::new(limit, *shown)).collect()
+        let told = |index: &usize| {
+            self.charges[*index].asked && self.limits[*index].enforce != Enforce::Shadow
+        };
+        (0..self.limits.len()).filter(told).map(|index| self.row(index, standings[index])).collect()
+    }
+
+    /// One limit's row.
+    pub fn row(&self, index: usize, shown: Shown) -> LimitRow {
+        LimitRow::new(self.limits[index], self.zones[index], shown)
     }
 
     /// The refusal that shortfalls of these charges come to.
     pub fn refusal(&self, shortfalls: &[Shortfall], standings: &[Shown], now: Millis) -> Refusal {
-        let every = self.limits.iter().zip(standings).map(|(limit, shown)| LimitRow::new(limit, *shown)).collect();
+        let every = standings.iter().enumerate().map(|(index, shown)| self.row(index, *shown)).collect();
         let mut refusal = decision::refuse(&self.limits, every, shortfalls, now);
         refusal.limits = self.rows(standings);
         refusal

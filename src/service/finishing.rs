@@ -161,7 +161,7 @@ impl Service {
     /// The prices of a hold's admission.
     pub(super) async fn models_of(&self, tenant: &Tenant, hold: &Hold) -> Result<Arc<Models>, ServiceError> {
         let models = self.registry.models_at(tenant, hold.models_version).await?;
-        Ok(models.unwrap_or_else(|| tenant.catalog().models.clone()))
+        models.ok_or_else(|| ServiceError::Corrupt(format!("models of version {} are gone", hold.models_version)))
     }
 
     /// The rows of a reply about a hold, as the plan of now has them.

@@ -6,12 +6,14 @@ mod cache;
 pub mod calendar;
 pub mod capacity;
 pub mod catalog;
-mod catalog_writes;
+pub mod catalog_writes;
 mod charging;
 pub mod clock;
 pub mod commands;
 pub mod error;
 mod extending;
+#[cfg(test)]
+mod fake_ledger;
 mod finishing;
 pub mod identity;
 mod journal;
@@ -21,15 +23,18 @@ pub mod keys;
 mod public_key;
 mod quota;
 mod random;
+mod reason;
 pub mod registry;
 pub mod settings;
 mod sweeper;
 pub mod tenants;
+mod token;
 mod usage;
 pub mod users;
 mod writer;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::engine::{Engine, Ticket};
 use crate::ledger::Ledger;
@@ -38,6 +43,7 @@ pub use catalog::{Catalog, Plan, PoolEntry, Tenant};
 pub use commands::*;
 pub use error::ServiceError;
 pub use identity::{Caller, Scopes};
+pub use journal::Journal;
 pub use registry::{Registry, RegistryOptions};
 
 /// The use cases: the only place where engine and ledger meet.
@@ -51,6 +57,7 @@ pub struct Service {
     turns: Box<[tokio::sync::Mutex<()>]>,
     /// Stands in for a plan that is gone.
     no_plan: Plan,
+    stopping: AtomicBool,
 }
 
 /// What the operator decides about answers.
@@ -74,7 +81,22 @@ impl Service {
         options: ServiceOptions,
     ) -> Arc<Self> {
         let turns = (0..TURNS).map(|_| tokio::sync::Mutex::default()).collect();
-        Arc::new(Self { registry, engine, ledger, options, turns, no_plan: Plan::none() })
+        Arc::new(Self { registry, engine, ledger, options, turns, no_plan: Plan::none(), stopping: AtomicBool::new(false) })
+    }
+
+    /// Whether new work should be sent here: the store answers and the server
+    /// is not about to stop.
+    pub async fn ready(&self) -> Result<(), ServiceError> {
+        if self.stopping.load(Ordering::Relaxed) {
+            return Err(ServiceError::StoreUnavailable("the server is about to stop".into()));
+        }
+        self.ledger.revision().await?;
+        Ok(())
+    }
+
+    /// Tells load balancers to look elsewhere; requests are still served.
+    pub fn stop_being_ready(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
     }
 
     pub fn ledger(&self) -> &Arc<dyn Ledger> {
