@@ -1,8 +1,9 @@
 #![doc = include_str!("README.md")]
 
+mod encoding;
 mod sqlite;
 
-pub use sqlite::SqliteLedger;
+pub use sqlite::{Durability, Inspection, SqliteLedger, inspect};
 
 use std::sync::Arc;
 
@@ -161,7 +162,12 @@ pub trait Ledger: Send + Sync + 'static {
     fn account(&self, key: AccountKey, requests_since: Millis) -> Answer<'_, StoredAccount>;
     fn hold(&self, tenant: TenantRef, id: HoldId) -> Answer<'_, Option<Hold>>;
     /// The newest hold of this user with this request id.
-    fn hold_by_request(&self, tenant: TenantRef, user: UserId, request: RequestId) -> Answer<'_, Option<Hold>>;
+    fn hold_by_request(
+        &self,
+        tenant: TenantRef,
+        user: UserId,
+        request: RequestId,
+    ) -> Answer<'_, Option<Hold>>;
     /// Unfinished holds in doubt since `before` or earlier, oldest first.
     fn doubtful(&self, tenant: TenantRef, before: Millis, limit: u32) -> Answer<'_, Vec<Hold>>;
     /// Whether any hold of the tenant was ever recorded.

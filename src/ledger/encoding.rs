@@ -1,0 +1,84 @@
+//! How values stand in the ledger, the same on every back end.
+
+use serde_json::{Value, json};
+
+use super::{LedgerError, Record, RecordKind, User};
+use crate::domain::hold::Hold;
+
+/// First byte of a packed hold. A new form gets a new number, and the old one
+/// stays readable.
+const HOLD_FORMAT: u8 = 1;
+
+/// Packs a hold: a format byte, then its fields.
+pub(super) fn pack_hold(hold: &Hold) -> Result<Vec<u8>, LedgerError> {
+    let mut bytes = Vec::with_capacity(512);
+    bytes.push(HOLD_FORMAT);
+    postcard::to_extend(hold, bytes)
+        .map_err(|error| LedgerError::Corrupt(format!("hold {} cannot be packed: {error}", hold.id)))
+}
+
+/// Reads what [`pack_hold`] wrote.
+pub(super) fn unpack_hold(bytes: &[u8]) -> Result<Hold, LedgerError> {
+    match bytes.split_first() {
+        Some((&HOLD_FORMAT, fields)) => match postcard::take_from_bytes(fields) {
+            Ok((hold, [])) => Ok(hold),
+            Ok(_) => Err(LedgerError::Corrupt("a hold has more bytes than fields".into())),
+            Err(error) => Err(LedgerError::Corrupt(format!("a hold: {error}"))),
+        },
+        Some((format, _)) => Err(LedgerError::Corrupt(format!("a hold in the unknown form {format}"))),
+        None => Err(LedgerError::Corrupt("a hold without bytes".into())),
+    }
+}
+
+impl RecordKind {
+    /// The kind's name in the ledger.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Plan => "plan",
+            Self::Pool => "pool",
+            Self::Models => "models",
+            Self::Settings => "settings",
+            Self::Key => "key",
+        }
+    }
+
+    pub(super) fn parse(text: &str) -> Result<Self, LedgerError> {
+        [Self::Plan, Self::Pool, Self::Models, Self::Settings, Self::Key]
+            .into_iter()
+            .find(|kind| kind.as_str() == text)
+            .ok_or_else(|| LedgerError::Corrupt(format!("a record of the unknown kind {text:?}")))
+    }
+}
+
+/// What the audit shows of a user. Signals (device, address) stay out: the
+/// audit outlives the erasure of a user's identity.
+pub(super) fn audited_user(user: &User) -> Value {
+    json!({
+        "plan": user.plan.as_str(),
+        "plan_since": user.plan_since.to_string(),
+        "plan_sequence": user.plan_sequence,
+        "org": user.org.as_ref().map(|org| org.as_str()),
+        "verified": user.verified,
+        "suspended": user.suspended,
+        "zone": user.zone,
+        "anchor_day": user.anchor_day,
+        "signals": user.signals.is_some(),
+        "version": user.version,
+    })
+}
+
+/// What the audit shows of a record's body. A key's stays out: it holds the
+/// key's hash.
+pub(super) fn audited_body(kind: RecordKind, body: Option<&str>) -> Option<String> {
+    body.filter(|_| kind != RecordKind::Key).map(str::to_owned)
+}
+
+/// The audit's word for what writing `record` does.
+pub(super) fn audited_action(record: &Record) -> String {
+    let verb = match (&record.body, record.version) {
+        (None, _) => "deleted",
+        (Some(_), 1) => "created",
+        (Some(_), _) => "changed",
+    };
+    format!("{}.{verb}", record.kind.as_str())
+}

@@ -1,0 +1,36 @@
+//! What every write to tenants, users and records leaves behind, in its own
+//! transaction: a row in the audit, and a higher revision.
+
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+
+use crate::ledger::Written;
+
+pub(super) struct AuditRow<'a> {
+    /// 0: no tenant.
+    pub tenant: u32,
+    pub action: &'a str,
+    pub target: &'a str,
+    /// JSON; `None` where there was or is nothing, or nothing to be shown.
+    pub old: Option<String>,
+    pub new: Option<String>,
+    pub written: &'a Written,
+}
+
+pub(super) async fn add(connection: &mut SqliteConnection, row: AuditRow<'_>) -> sqlx::Result<()> {
+    let text = "INSERT INTO audit (tenant, written_at, written_by, action, target, old, new, reason)
+                VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
+    let query = sqlx::query(text).bind(row.tenant).bind(row.written.at.0).bind(row.written.by.as_str());
+    let query = query.bind(row.action).bind(row.target).bind(row.old).bind(row.new);
+    query.bind(row.written.reason.as_deref()).execute(connection).await?;
+    Ok(())
+}
+
+/// Once a write, whatever it is made of: pollers count their own writes.
+pub(super) async fn bump_revision(connection: &mut SqliteConnection) -> sqlx::Result<()> {
+    sqlx::query("UPDATE revision SET value = value + 1").execute(connection).await?;
+    Ok(())
+}
+
+pub(super) async fn revision(connection: &mut SqliteConnection) -> sqlx::Result<Vec<SqliteRow>> {
+    sqlx::query("SELECT value FROM revision").fetch_all(connection).await
+}

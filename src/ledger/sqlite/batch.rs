@@ -1,0 +1,137 @@
+//! Changes as rows: only the last state of every hold and account, and one sum
+//! for every group of usage.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::domain::charge::AccountKey;
+use crate::domain::hold::Hold;
+use crate::domain::quantity::MAX_AMOUNT;
+use crate::ledger::encoding::pack_hold;
+use crate::ledger::{Change, LedgerError, UsageDelta};
+
+/// Sums of usage stay within +- this: exact in JSON, and two of them always
+/// add without overflow.
+pub(super) const TOTAL_MAX: i64 = MAX_AMOUNT as i64;
+
+/// What some changes come to, by the keys of their tables. The maps are
+/// ordered so that neighbours in the file are written together.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Batch {
+    pub holds: BTreeMap<[u8; 16], HoldRow>,
+    pub accounts: BTreeMap<AccountRow, Arc<[u8]>>,
+    pub usage: BTreeMap<UsageKey, Totals>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct HoldRow {
+    pub tenant: u32,
+    pub user: Arc<str>,
+    pub org: Option<Arc<str>>,
+    pub request: Option<i64>,
+    pub finished_at: Option<i64>,
+    pub doubtful_from: Option<i64>,
+    pub body: Vec<u8>,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct AccountRow {
+    pub tenant: u32,
+    pub scope: u8,
+    pub owner: Arc<str>,
+}
+
+/// The group a sum belongs to; an absent name is the empty text.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct UsageKey {
+    pub tenant: u32,
+    pub day: i32,
+    pub user: Arc<str>,
+    pub model: Arc<str>,
+    pub org: Arc<str>,
+    pub plan: Arc<str>,
+    pub feature: Arc<str>,
+}
+
+/// Requests, input, output, total tokens, credits.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Totals(pub [i64; 5]);
+
+impl Batch {
+    /// # Errors
+    /// `Corrupt` when a hold cannot be packed.
+    pub fn of(changes: &[Change]) -> Result<Self, LedgerError> {
+        let mut batch = Self::default();
+        let mut last = BTreeMap::new();
+        for change in changes {
+            last.insert(change.hold.id, &change.hold);
+            if let Some(delta) = &change.usage {
+                batch.usage.entry(UsageKey::of(&change.hold, delta)).or_default().add(Totals::of(delta));
+            }
+            for (key, state) in &change.accounts {
+                batch.accounts.insert(AccountRow::of(key), Arc::clone(state));
+            }
+        }
+        for (id, hold) in last {
+            batch.holds.insert(id.0.to_be_bytes(), HoldRow::of(hold)?);
+        }
+        Ok(batch)
+    }
+}
+
+impl HoldRow {
+    fn of(hold: &Hold) -> Result<Self, LedgerError> {
+        Ok(Self {
+            tenant: hold.tenant.0,
+            user: hold.user.shared(),
+            org: hold.org.as_ref().map(|org| org.shared()),
+            request: hold.request.as_ref().map(|mark| stored_digest(mark.id.digest())),
+            finished_at: hold.finished_at().map(|at| at.0),
+            doubtful_from: hold.doubtful_from().map(|at| at.0),
+            body: pack_hold(hold)?,
+        })
+    }
+}
+
+impl AccountRow {
+    pub fn of(key: &AccountKey) -> Self {
+        Self { tenant: key.tenant.0, scope: key.scope as u8, owner: Arc::clone(&key.owner) }
+    }
+}
+
+impl UsageKey {
+    fn of(hold: &Hold, delta: &UsageDelta) -> Self {
+        let or_empty = |name: Option<Arc<str>>| name.unwrap_or_default();
+        Self {
+            tenant: hold.tenant.0,
+            day: hold.day,
+            user: hold.user.shared(),
+            model: or_empty(delta.model.as_ref().map(|model| model.shared())),
+            org: or_empty(hold.org.as_ref().map(|org| org.shared())),
+            plan: hold.plan.shared(),
+            feature: or_empty(hold.feature.as_ref().map(|feature| feature.shared())),
+        }
+    }
+}
+
+impl Totals {
+    fn of(delta: &UsageDelta) -> Self {
+        let figures =
+            [delta.requests, delta.input_tokens, delta.output_tokens, delta.total_tokens, delta.credits];
+        Self(figures.map(|figure| figure.clamp(-TOTAL_MAX, TOTAL_MAX)))
+    }
+
+    /// Adds, saturating at +-[`TOTAL_MAX`].
+    pub fn add(&mut self, more: Self) {
+        for (sum, figure) in self.0.iter_mut().zip(more.0) {
+            *sum = (*sum + figure).clamp(-TOTAL_MAX, TOTAL_MAX);
+        }
+    }
+}
+
+/// SQLite has no unsigned numbers: the same 64 bits, signed.
+pub(super) fn stored_digest(digest: u64) -> i64 {
+    digest.cast_signed()
+}

@@ -1,0 +1,121 @@
+//! Users on record.
+
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+
+use super::audit::{self, AuditRow};
+use super::error::Failure;
+use super::read::{get, named, unnamed};
+use crate::domain::charge::TenantRef;
+use crate::domain::ids::{Name, UserId};
+use crate::domain::time::Millis;
+use crate::ledger::encoding::audited_user;
+use crate::ledger::{LedgerError, Signals, User, UserQuery, Written};
+
+macro_rules! select_users {
+    ($which:literal) => {
+        concat!(
+            "SELECT id, plan, plan_since, plan_sequence, org, verified, suspended, zone, anchor_day,
+                    signals, created_at, version
+             FROM users WHERE tenant = $1 AND ",
+            $which
+        )
+    };
+}
+
+pub(super) const USER: &str = select_users!("id = $2");
+/// Pages: each text reads one index from `after` on. `instr` finds exact bytes.
+pub(super) const ALL: &str =
+    select_users!("id > $2 AND ($3 IS NULL OR instr(id, $3) > 0) ORDER BY id LIMIT $6");
+pub(super) const OF_PLAN: &str =
+    select_users!("id > $2 AND ($3 IS NULL OR instr(id, $3) > 0) AND plan = $4 ORDER BY id LIMIT $6");
+pub(super) const OF_ORG: &str = select_users!(
+    "id > $2 AND ($3 IS NULL OR instr(id, $3) > 0) AND org = $5 AND ($4 IS NULL OR plan = $4)
+     ORDER BY id LIMIT $6"
+);
+
+pub(super) async fn user(
+    connection: &mut SqliteConnection,
+    tenant: TenantRef,
+    id: &UserId,
+) -> sqlx::Result<Vec<SqliteRow>> {
+    sqlx::query(USER).bind(tenant.0).bind(id.shared()).fetch_all(connection).await
+}
+
+pub(super) async fn page(
+    connection: &mut SqliteConnection,
+    tenant: TenantRef,
+    query: UserQuery,
+) -> sqlx::Result<Vec<SqliteRow>> {
+    let text = match (&query.plan, &query.org) {
+        (_, Some(_)) => OF_ORG,
+        (Some(_), None) => OF_PLAN,
+        (None, None) => ALL,
+    };
+    let rows = sqlx::query(text).bind(tenant.0).bind(query.after.unwrap_or_default()).bind(query.contains);
+    let rows = rows.bind(query.plan.map(|plan| plan.shared())).bind(query.org.map(|org| org.shared()));
+    rows.bind(query.limit).fetch_all(connection).await
+}
+
+pub(super) fn read(row: &SqliteRow) -> Result<User, LedgerError> {
+    let signals: Option<&str> = get(row, 9)?;
+    let signals = signals.map(serde_json::from_str::<Signals>).transpose();
+    Ok(User {
+        id: named(UserId::parse(get(row, 0)?))?,
+        plan: named(Name::parse(get(row, 1)?))?,
+        plan_since: Millis(get(row, 2)?),
+        plan_sequence: get::<Option<i64>>(row, 3)?.map(i64::cast_unsigned),
+        org: get::<Option<&str>>(row, 4)?.map(Name::parse).transpose().map_err(unnamed)?,
+        verified: get(row, 5)?,
+        suspended: get(row, 6)?,
+        zone: get(row, 7)?,
+        anchor_day: get(row, 8)?,
+        signals: signals.map_err(|error| LedgerError::Corrupt(format!("a user's signals: {error}")))?,
+        created_at: Millis(get(row, 10)?),
+        version: get(row, 11)?,
+    })
+}
+
+/// Inserts or replaces a user and writes the audit row. `Conflict`: the stored
+/// version is not the one before.
+pub(super) async fn put(
+    connection: &mut SqliteConnection,
+    tenant: TenantRef,
+    user: &User,
+    written: &Written,
+) -> Result<(), Failure> {
+    let rows = self::user(connection, tenant, &user.id).await?;
+    let old = rows.first().map(read).transpose()?;
+    let version = old.as_ref().map_or(0, |old| old.version);
+    if version.checked_add(1) != Some(user.version) {
+        return Err(LedgerError::Conflict.into());
+    }
+    let row = AuditRow {
+        tenant: tenant.0,
+        action: if old.is_some() { "user.changed" } else { "user.created" },
+        target: user.id.as_str(),
+        old: old.as_ref().map(|old| audited_user(old).to_string()),
+        new: Some(audited_user(user).to_string()),
+        written,
+    };
+    store(connection, tenant, user).await?;
+    Ok(audit::add(connection, row).await?)
+}
+
+async fn store(connection: &mut SqliteConnection, tenant: TenantRef, user: &User) -> sqlx::Result<()> {
+    let text =
+        "INSERT INTO users (tenant, id, plan, plan_since, plan_sequence, org, verified, suspended, zone,
+                    anchor_day, signals, created_at, version)
+                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+                ON CONFLICT (tenant, id) DO UPDATE SET plan = excluded.plan, plan_since = excluded.plan_since,
+                    plan_sequence = excluded.plan_sequence, org = excluded.org, verified = excluded.verified,
+                    suspended = excluded.suspended, zone = excluded.zone, anchor_day = excluded.anchor_day,
+                    signals = excluded.signals, created_at = excluded.created_at, version = excluded.version";
+    let signals = user.signals.as_ref().map(|signals| serde_json::json!(signals).to_string());
+    let query = sqlx::query(text).bind(tenant.0).bind(user.id.shared()).bind(user.plan.shared());
+    let query = query.bind(user.plan_since.0).bind(user.plan_sequence.map(u64::cast_signed));
+    let query =
+        query.bind(user.org.as_ref().map(|org| org.shared())).bind(user.verified).bind(user.suspended);
+    let query = query.bind(user.zone.as_deref()).bind(user.anchor_day).bind(signals);
+    query.bind(user.created_at.0).bind(user.version).execute(connection).await?;
+    Ok(())
+}
