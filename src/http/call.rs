@@ -1,6 +1,6 @@
 //! One request on its way through a handler: what handlers may ask about it.
 
-use std::str::FromStr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use actix_web::HttpRequest;
@@ -101,19 +101,14 @@ impl Call {
         query.get(name).map_err(|fault| Problem::invalid_part(&format!("query parameter {name}"), fault))
     }
 
-    /// A query parameter that is a number of at most `max`.
-    pub fn number_parameter<T>(&self, name: &str, max: T) -> Result<Option<T>, Problem>
-    where
-        T: FromStr + PartialOrd + std::fmt::Display,
-    {
+    /// A query parameter that is a number within `range`.
+    pub fn number_parameter(&self, name: &str, range: RangeInclusive<u32>) -> Result<Option<u32>, Problem> {
         let Some(text) = self.parameter(name)? else { return Ok(None) };
-        match text.parse::<T>() {
-            Ok(value) if value <= max => Ok(Some(value)),
-            _ => Err(Problem::invalid_part(
-                &format!("query parameter {name}"),
-                format!("must be a whole number up to {max}"),
-            )),
-        }
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.map(Some).ok_or_else(|| {
+            let message = format!("must be a whole number from {} to {}", range.start(), range.end());
+            Problem::invalid_part(&format!("query parameter {name}"), message)
+        })
     }
 
     /// `Idempotency-Key`, as the draft writes it (a quoted string) or bare, as

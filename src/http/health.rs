@@ -13,7 +13,6 @@ use super::openapi;
 use super::problem::{self, Problem};
 use super::reply::{Answer, Reply};
 use crate::domain::time::tz_version;
-use crate::service::ServiceError;
 
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 const OPEN_METRICS: HeaderValue =
@@ -47,7 +46,7 @@ pub async fn livez(_call: Call) -> Answer {
     responses((status = 200, description = "Calls can be decided", body = Health)),
 )]
 pub async fn readyz(call: Call) -> Answer {
-    call.service().ledger().revision().await.map_err(ServiceError::from)?;
+    call.service().ready().await?;
     Ok(Reply::json(&Health { status: "ok", tz_version: Some(tz_version()) }))
 }
 

@@ -1,5 +1,6 @@
 #![doc = include_str!("README.md")]
 
+mod admin;
 mod auth;
 mod batch;
 mod body;

@@ -8,6 +8,7 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{Content, Ref, RefOr, Response};
 use utoipa::{Modify, OpenApi};
 
+use super::admin::{capacity, clock, keys, models, plans, pools, settings, tenants, users};
 use super::{check, health, holds, problem, quota, usage};
 
 #[derive(OpenApi)]
@@ -21,6 +22,15 @@ use super::{check, health, holds, problem, quota, usage};
         holds::settle, holds::settle_batch, holds::release, holds::extend, holds::get, holds::find,
         usage::record,
         quota::of_user, quota::of_me,
+        plans::all, plans::get, plans::put, plans::versions,
+        users::all, users::get, users::put, users::change_plan,
+        pools::all, pools::get, pools::put,
+        models::get, models::put,
+        settings::get, settings::put,
+        keys::all, keys::create, keys::delete,
+        clock::get, clock::put,
+        capacity::check,
+        tenants::all, tenants::create, tenants::get,
         health::livez, health::readyz, health::metrics,
         health::openapi_json, health::docs_file, health::problem_page,
     ),
@@ -31,6 +41,7 @@ use super::{check, health, holds, problem, quota, usage};
         (name = "usage", description = "Use that had no hold"),
         (name = "quota", description = "What a user has left"),
         (name = "admin", description = "Plans, users, pools, models, settings, keys"),
+        (name = "operator", description = "The products that this installation serves"),
         (name = "health", description = "Probes and metrics"),
         (name = "documents", description = "This description and the pages of problems"),
     ),

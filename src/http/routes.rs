@@ -9,6 +9,7 @@
 use actix_web::http::Method;
 use futures_util::future::LocalBoxFuture;
 
+use super::admin::{capacity, clock, keys, models, plans, pools, settings, tenants, users};
 use super::auth::Access;
 use super::call::Call;
 use super::reply::Answer;
@@ -43,6 +44,7 @@ const QUOTA: Access = Access::AnyOf(&[Scopes::QUOTA]);
 const CHECK_OR_QUOTA: Access = Access::AnyOf(&[Scopes::CHECK, Scopes::QUOTA]);
 const READ: Access = Access::AnyOf(&[Scopes::ADMIN_READ]);
 const WRITE: Access = Access::AnyOf(&[Scopes::ADMIN_WRITE]);
+const OPERATOR: Access = Access::AnyOf(&[Scopes::OPERATOR]);
 
 macro_rules! route {
     ($method:ident $path:literal, $access:expr, $handler:path) => {
@@ -68,6 +70,30 @@ pub static ROUTES: &[Route] = &[
     route!(POST "/v1/usage", CHECK, usage::record),
     route!(GET "/v1/users/{user}/quota", QUOTA, quota::of_user),
     route!(GET "/v1/me/quota", Access::Own, quota::of_me),
+    route!(GET "/v1/admin/plans", READ, plans::all),
+    route!(GET "/v1/admin/plans/{id}", READ, plans::get),
+    route!(PUT "/v1/admin/plans/{id}", WRITE, plans::put),
+    route!(GET "/v1/admin/plans/{id}/versions", READ, plans::versions),
+    route!(GET "/v1/admin/users", READ, users::all),
+    route!(GET "/v1/admin/users/{user}", READ, users::get),
+    route!(PUT "/v1/admin/users/{user}", WRITE, users::put),
+    route!(POST "/v1/admin/users/{user}/plan", WRITE, users::change_plan),
+    route!(GET "/v1/admin/pools", READ, pools::all),
+    route!(GET "/v1/admin/pools/{id}", READ, pools::get),
+    route!(PUT "/v1/admin/pools/{id}", WRITE, pools::put),
+    route!(GET "/v1/admin/models", READ, models::get),
+    route!(PUT "/v1/admin/models", WRITE, models::put),
+    route!(GET "/v1/admin/settings", READ, settings::get),
+    route!(PUT "/v1/admin/settings", WRITE, settings::put),
+    route!(GET "/v1/admin/keys", READ, keys::all),
+    route!(POST "/v1/admin/keys", WRITE, keys::create),
+    route!(DELETE "/v1/admin/keys/{kid}", WRITE, keys::delete),
+    route!(GET "/v1/admin/clock", READ, clock::get),
+    route!(PUT "/v1/admin/clock", WRITE, clock::put),
+    route!(POST "/v1/admin/capacity/check", READ, capacity::check),
+    route!(GET "/v1/operator/tenants", OPERATOR, tenants::all),
+    route!(POST "/v1/operator/tenants", OPERATOR, tenants::create),
+    route!(GET "/v1/operator/tenants/{id}", OPERATOR, tenants::get),
     route!(GET "/livez", Access::Public, health::livez),
     route!(GET "/readyz", Access::Public, health::readyz),
     route!(GET "/metrics", Access::Public, health::metrics),

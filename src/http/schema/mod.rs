@@ -2,6 +2,8 @@
 //! field (so that every fault is told), and these types say what may be there.
 #![expect(dead_code, reason = "described, never built")]
 
+mod admin;
 mod calls;
 
+pub use admin::*;
 pub use calls::*;

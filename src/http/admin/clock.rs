@@ -1,0 +1,49 @@
+//! `/v1/admin/clock`: the clock of a test tenant.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::domain::time::Millis;
+use crate::http::body;
+use crate::http::call::Call;
+use crate::http::reply::{Answer, Reply};
+use crate::http::schema::ClockPutRequest;
+
+/// A tenant's time.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Clock)]
+pub struct ClockView {
+    #[schema(value_type = String, format = DateTime)]
+    now: Millis,
+    /// Whether the tenant has a clock that can be set.
+    test: bool,
+}
+
+/// Reads the tenant's time.
+#[utoipa::path(
+    get, path = "/v1/admin/clock", operation_id = "get_clock", tag = "admin",
+    responses((status = 200, description = "Its own clock, or real time", body = ClockView)),
+    security(("bearer" = ["admin:read"])),
+)]
+pub async fn get(call: Call) -> Answer {
+    let tenant = call.tenant()?;
+    Ok(Reply::json(&ClockView { now: tenant.now(), test: tenant.test }))
+}
+
+/// Sets the clock of a test tenant, on which it then stands.
+#[utoipa::path(
+    put, path = "/v1/admin/clock", operation_id = "put_clock", tag = "admin",
+    request_body = ClockPutRequest,
+    responses(
+        (status = 200, description = "It stands there now", body = ClockView),
+        (status = 409, description = "`clock_backwards`"),
+    ),
+    security(("bearer" = ["admin:write"])),
+)]
+pub async fn put(mut call: Call) -> Answer {
+    let body = call.body().await?;
+    let now = body::document(&body, |fields| fields.required("now").parsed(Millis::parse))?;
+    let tenant = call.tenant()?;
+    let now = call.service().registry.set_clock(tenant, now).await?;
+    Ok(Reply::json(&ClockView { now, test: tenant.test }))
+}

@@ -1,0 +1,55 @@
+//! `/v1/admin/keys`: what signs a product's tokens, and its API keys.
+
+use actix_web::http::StatusCode;
+use secrecy::ExposeSecret;
+
+use super::{document, list};
+use crate::http::call::Call;
+use crate::http::reply::{Answer, Reply};
+use crate::http::schema::{CreatedKeyReply, KeyList, NewKeyRequest};
+use crate::service::keys::NewKey;
+
+/// Lists the keys in force, without secrets.
+#[utoipa::path(
+    get, path = "/v1/admin/keys", operation_id = "list_keys", tag = "admin",
+    responses((status = 200, description = "All keys in force", body = KeyList)),
+    security(("bearer" = ["admin:read"])),
+)]
+pub async fn all(call: Call) -> Answer {
+    let keys = call.service().registry.list_keys(call.tenant()?);
+    Ok(list(keys.iter().map(|key| key.to_json()).collect(), None))
+}
+
+/// Makes a key. A secret is shown this once.
+#[utoipa::path(
+    post, path = "/v1/admin/keys", operation_id = "create_key", tag = "admin",
+    request_body = NewKeyRequest,
+    responses((status = 201, description = "The key", body = CreatedKeyReply)),
+    security(("bearer" = ["admin:write"])),
+)]
+pub async fn create(mut call: Call) -> Answer {
+    let body = call.body().await?;
+    let new = document(&body, NewKey::read)?;
+    let created = call.service().registry.create_key(call.tenant()?, new, &call.author()).await?;
+    let mut body = created.key.to_json();
+    if let Some(secret) = &created.secret {
+        body["secret"] = secret.expose_secret().into();
+    }
+    Ok(Reply::json(&body).with_status(StatusCode::CREATED))
+}
+
+/// Removes a key: what it signed, or itself, is no longer accepted.
+#[utoipa::path(
+    delete, path = "/v1/admin/keys/{kid}", operation_id = "delete_key", tag = "admin",
+    params(("kid" = String, Path, description = "The key")),
+    responses(
+        (status = 204, description = "Removed"),
+        (status = 404, description = "No such key"),
+    ),
+    security(("bearer" = ["admin:write"])),
+)]
+pub async fn delete(call: Call) -> Answer {
+    let kid = call.segment("kid")?;
+    call.service().registry.delete_key(call.tenant()?, &kid, &call.author()).await?;
+    Ok(Reply::no_content())
+}

@@ -1,0 +1,44 @@
+//! `/v1/admin/*` and `/v1/operator/*`: what a product and its operator set up.
+//!
+//! Documents are read by the floors that own them; these handlers find the
+//! record, mind `If-Match`, and show what is in force afterwards.
+
+pub mod capacity;
+pub mod clock;
+pub mod keys;
+pub mod models;
+pub mod plans;
+pub mod pools;
+pub mod settings;
+pub mod tenants;
+pub mod users;
+
+use serde_json::{Value, json};
+
+use super::call::Call;
+use super::problem::Problem;
+use super::reply::Reply;
+use crate::domain::document::{Fault, Node};
+use crate::domain::ids::Name;
+use crate::service::catalog_writes::Versioned;
+
+/// `{"data":[...],"next_cursor":...}`.
+fn list(data: Vec<Value>, next_cursor: Option<String>) -> Reply {
+    Reply::json(&json!({"data": data, "next_cursor": next_cursor}))
+}
+
+fn versioned(record: &Versioned) -> Reply {
+    Reply::json(&record.body).with_version(record.version)
+}
+
+/// Parses the body and hands it to who knows what it means.
+fn document<T>(body: &[u8], read: impl FnOnce(&Node<'_>) -> Result<T, Vec<Fault>>) -> Result<T, Problem> {
+    let node = Node::from_json(body).map_err(|fault| Problem::invalid(vec![fault]))?;
+    read(&node).map_err(Problem::invalid)
+}
+
+/// The path segment of `{id}` as the name of a plan or a pool. What cannot be
+/// a name names nothing.
+fn name_in_path(call: &Call, what: &'static str) -> Result<Name, Problem> {
+    Name::parse(&call.segment("id")?).map_err(|_| Problem::not_found(what))
+}

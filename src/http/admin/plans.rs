@@ -1,0 +1,87 @@
+//! `/v1/admin/plans`: sheets in force, new versions, and all versions.
+
+use serde_json::{Value, json};
+
+use super::{document, list};
+use crate::domain::ids::Name;
+use crate::http::call::Call;
+use crate::http::problem::Problem;
+use crate::http::reply::{Answer, Reply};
+use crate::http::schema::{PlanList, PlanPutRequest, PlanReply, PlanVersions};
+use crate::service::catalog_writes::PlanPut;
+use crate::service::{Plan, ServiceError};
+
+/// Lists the plans in force, by id.
+#[utoipa::path(
+    get, path = "/v1/admin/plans", operation_id = "list_plans", tag = "admin",
+    responses((status = 200, description = "All plans in force", body = PlanList)),
+    security(("bearer" = ["admin:read"])),
+)]
+pub async fn all(call: Call) -> Answer {
+    let catalog = call.tenant()?.catalog();
+    Ok(list(catalog.plans.values().map(|plan| plan.to_json()).collect(), None))
+}
+
+/// Shows a plan in force.
+#[utoipa::path(
+    get, path = "/v1/admin/plans/{id}", operation_id = "get_plan", tag = "admin",
+    params(("id" = String, Path, description = "The plan")),
+    responses(
+        (status = 200, description = "The sheet in force", body = PlanReply, headers(("ETag"))),
+        (status = 404, description = "`unknown_plan`"),
+    ),
+    security(("bearer" = ["admin:read"])),
+)]
+pub async fn get(call: Call) -> Answer {
+    let id = plan_in_path(&call)?;
+    let plan = call.tenant()?.catalog().plan(&id).cloned().ok_or(ServiceError::UnknownPlan)?;
+    Ok(Reply::json(&plan.to_json()).with_version(plan.version))
+}
+
+/// Puts a new version of a plan in force.
+#[utoipa::path(
+    put, path = "/v1/admin/plans/{id}", operation_id = "put_plan", tag = "admin",
+    params(
+        ("id" = String, Path, description = "The plan"),
+        ("If-Match" = Option<String>, Header, description = "The version that is to be replaced"),
+    ),
+    request_body = PlanPutRequest,
+    responses(
+        (status = 200, description = "The sheet in force, with warnings of what can never bite", body = PlanReply,
+         headers(("ETag"))),
+        (status = 412, description = "`changed_meanwhile`"),
+    ),
+    security(("bearer" = ["admin:write"])),
+)]
+pub async fn put(mut call: Call) -> Answer {
+    let body = call.body().await?;
+    let id = Name::parse(&call.segment("id")?)
+        .map_err(|error| Problem::invalid_part("plan id in the path", error))?;
+    let put = document(&body, |node| PlanPut::read(node, &id))?;
+    let expected = call.expected_version()?;
+    let registry = &call.service().registry;
+    let written = registry.put_plan(call.tenant()?, put, expected, &call.author()).await?;
+    let mut body = written.plan.to_json();
+    body["warnings"] = json!(written.warnings);
+    Ok(Reply::json(&body).with_version(written.plan.version))
+}
+
+/// Lists every version of a plan, newest first.
+#[utoipa::path(
+    get, path = "/v1/admin/plans/{id}/versions", operation_id = "list_plan_versions", tag = "admin",
+    params(("id" = String, Path, description = "The plan")),
+    responses(
+        (status = 200, description = "All versions", body = PlanVersions),
+        (status = 404, description = "`unknown_plan`"),
+    ),
+    security(("bearer" = ["admin:read"])),
+)]
+pub async fn versions(call: Call) -> Answer {
+    let id = plan_in_path(&call)?;
+    let versions = call.service().registry.plan_versions(call.tenant()?, &id).await?;
+    Ok(list(versions.iter().map(Plan::to_json).collect::<Vec<Value>>(), None))
+}
+
+fn plan_in_path(call: &Call) -> Result<Name, Problem> {
+    Ok(Name::parse(&call.segment("id")?).map_err(|_| ServiceError::UnknownPlan)?)
+}

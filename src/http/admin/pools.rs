@@ -1,0 +1,61 @@
+//! `/v1/admin/pools`: shared upstream capacity.
+
+use super::{document, list, name_in_path};
+use crate::domain::ids::Name;
+use crate::http::call::Call;
+use crate::http::problem::Problem;
+use crate::http::reply::{Answer, Reply};
+use crate::http::schema::{PoolList, PoolPutRequest, PoolReply};
+use crate::service::catalog_writes::PoolPut;
+
+/// Lists the pools in force, by id.
+#[utoipa::path(
+    get, path = "/v1/admin/pools", operation_id = "list_pools", tag = "admin",
+    responses((status = 200, description = "All pools in force", body = PoolList)),
+    security(("bearer" = ["admin:read"])),
+)]
+pub async fn all(call: Call) -> Answer {
+    let catalog = call.tenant()?.catalog();
+    Ok(list(catalog.pools.iter().map(|entry| entry.to_json()).collect(), None))
+}
+
+/// Shows a pool in force.
+#[utoipa::path(
+    get, path = "/v1/admin/pools/{id}", operation_id = "get_pool", tag = "admin",
+    params(("id" = String, Path, description = "The pool")),
+    responses(
+        (status = 200, description = "The pool in force", body = PoolReply, headers(("ETag"))),
+        (status = 404, description = "No such pool"),
+    ),
+    security(("bearer" = ["admin:read"])),
+)]
+pub async fn get(call: Call) -> Answer {
+    let id = name_in_path(&call, "pool")?;
+    let entry = call.tenant()?.catalog().pool(&id).cloned().ok_or_else(|| Problem::not_found("pool"))?;
+    Ok(Reply::json(&entry.to_json()).with_version(entry.version))
+}
+
+/// Puts a new version of a pool in force.
+#[utoipa::path(
+    put, path = "/v1/admin/pools/{id}", operation_id = "put_pool", tag = "admin",
+    params(
+        ("id" = String, Path, description = "The pool"),
+        ("If-Match" = Option<String>, Header, description = "The version that is to be replaced"),
+    ),
+    request_body = PoolPutRequest,
+    responses(
+        (status = 200, description = "The pool in force", body = PoolReply, headers(("ETag"))),
+        (status = 412, description = "`changed_meanwhile`"),
+    ),
+    security(("bearer" = ["admin:write"])),
+)]
+pub async fn put(mut call: Call) -> Answer {
+    let body = call.body().await?;
+    let id = Name::parse(&call.segment("id")?)
+        .map_err(|error| Problem::invalid_part("pool id in the path", error))?;
+    let put = document(&body, |node| PoolPut::read(node, &id))?;
+    let expected = call.expected_version()?;
+    let registry = &call.service().registry;
+    let entry = registry.put_pool(call.tenant()?, put, expected, &call.author()).await?;
+    Ok(Reply::json(&entry.to_json()).with_version(entry.version))
+}

@@ -1,0 +1,66 @@
+//! `/v1/operator/tenants`: the products that this installation serves.
+
+use actix_web::http::StatusCode;
+use serde_json::{Value, json};
+
+use super::{document, list};
+use crate::domain::ids::TenantId;
+use crate::http::call::Call;
+use crate::http::problem::Problem;
+use crate::http::reply::{Answer, Reply};
+use crate::http::schema::{NewTenantRequest, TenantList, TenantReply};
+use crate::service::Tenant;
+use crate::service::tenants::NewTenant;
+
+/// Lists the tenants, by id.
+#[utoipa::path(
+    get, path = "/v1/operator/tenants", operation_id = "list_tenants", tag = "operator",
+    responses((status = 200, description = "All tenants", body = TenantList)),
+    security(("bearer" = ["operator"])),
+)]
+pub async fn all(call: Call) -> Answer {
+    let tenants = call.service().registry.tenants();
+    Ok(list(tenants.iter().map(|tenant| tenant_view(tenant)).collect(), None))
+}
+
+/// Creates a tenant with the shipped plans.
+#[utoipa::path(
+    post, path = "/v1/operator/tenants", operation_id = "create_tenant", tag = "operator",
+    request_body = NewTenantRequest,
+    responses(
+        (status = 201, description = "The tenant", body = TenantReply),
+        (status = 409, description = "`already_exists`"),
+    ),
+    security(("bearer" = ["operator"])),
+)]
+pub async fn create(mut call: Call) -> Answer {
+    let body = call.body().await?;
+    let new = document(&body, NewTenant::read)?;
+    let registry = &call.service().registry;
+    let tenant = registry.create_tenant(&new.id, new.test, new.zone, &call.author()).await?;
+    Ok(Reply::json(&tenant_view(&tenant)).with_status(StatusCode::CREATED))
+}
+
+/// Shows a tenant.
+#[utoipa::path(
+    get, path = "/v1/operator/tenants/{id}", operation_id = "get_tenant", tag = "operator",
+    params(("id" = String, Path, description = "The tenant")),
+    responses(
+        (status = 200, description = "The tenant", body = TenantReply),
+        (status = 404, description = "No such tenant"),
+    ),
+    security(("bearer" = ["operator"])),
+)]
+pub async fn get(call: Call) -> Answer {
+    let id = TenantId::parse(&call.segment("id")?).map_err(|_| Problem::not_found("tenant"))?;
+    Ok(Reply::json(&tenant_view(&*call.service().registry.tenant(&id).await?)))
+}
+
+fn tenant_view(tenant: &Tenant) -> Value {
+    json!({
+        "id": tenant.id.as_str(),
+        "zone": tenant.catalog().settings.zone.name(),
+        "test": tenant.test,
+        "suspended": tenant.is_suspended(),
+    })
+}
