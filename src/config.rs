@@ -14,6 +14,8 @@ use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
 use serde::{Deserialize, Serialize};
 
+use crate::ledger::Durability;
+
 /// The defaults with their explanations, also what a reader copies from.
 pub const DEFAULTS: &str = include_str!("config.default.toml");
 
@@ -43,16 +45,6 @@ pub struct Config {
     pub shutdown: Duration,
 }
 
-/// When a change counts as stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Durability {
-    /// On disk.
-    Commit,
-    /// In the hands of the operating system.
-    Os,
-}
-
 #[derive(Debug, Clone)]
 pub struct LogConfig {
     /// A tracing filter directive, known to parse.
@@ -60,8 +52,7 @@ pub struct LogConfig {
     pub format: LogFormat,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
     Human,
     Json,

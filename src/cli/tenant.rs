@@ -8,7 +8,6 @@ use clap::Subcommand;
 
 use crate::domain::ids::TenantId;
 use crate::domain::time::Zone;
-use crate::service::tenants::NewTenant;
 use crate::startup;
 
 use super::Common;
@@ -38,8 +37,7 @@ pub fn run(common: &Common, command: TenantCommand) -> anyhow::Result<ExitCode> 
     let config = common.load(None)?;
     super::runtime()?.block_on(async {
         let data = startup::open(&config).await?;
-        let new = NewTenant { id: id.clone(), test, zone: zone.unwrap_or_else(Zone::utc) };
-        let created = data.registry.create_tenant(new, "cli").await;
+        let created = data.registry.create_tenant(&id, test, zone, "cli").await;
         data.ledger.close().await;
         created.with_context(|| format!("cannot create the tenant {id}"))?;
         println!("tenant {id} created");

@@ -21,11 +21,11 @@ use actix_web::dev::Server;
 use anyhow::Context;
 use tokio::task::JoinHandle;
 
-use crate::config::{Config, Durability};
+use crate::config::Config;
 use crate::domain::time::set_tzdata_dir;
 use crate::engine::MemoryEngine;
 use crate::http::{self, HttpSettings, METRICS_PREFIX, State};
-use crate::ledger::{Ledger, SqliteLedger};
+use crate::ledger::{Durability, Ledger, SqliteLedger};
 use crate::service::clock::WallClock;
 use crate::service::{Journal, Registry, RegistryOptions, Service, ServiceOptions};
 
@@ -187,7 +187,7 @@ pub async fn open_ledger(config: &Config) -> anyhow::Result<Arc<dyn Ledger>> {
 
 async fn ledger_in(dir: &DataDir, durability: Durability) -> anyhow::Result<Arc<dyn Ledger>> {
     let path = dir.database();
-    let ledger = SqliteLedger::open(&path, durability == Durability::Commit).await;
+    let ledger = SqliteLedger::open(&path, durability).await;
     Ok(Arc::new(ledger.with_context(|| format!("cannot open the database {}", path.display()))?))
 }
 

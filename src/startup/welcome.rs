@@ -6,9 +6,7 @@ use std::sync::Arc;
 use secrecy::ExposeSecret;
 
 use crate::domain::ids::TenantId;
-use crate::domain::time::Zone;
 use crate::service::keys::MintRequest;
-use crate::service::tenants::NewTenant;
 use crate::service::{Registry, Scopes};
 
 const DEMO: &str = "demo";
@@ -32,8 +30,7 @@ pub async fn first_start(
         );
         return Ok(None);
     }
-    let new = NewTenant { id: TenantId::parse(DEMO)?, test: false, zone: Zone::utc() };
-    let tenant = registry.create_tenant(new, "first start").await?;
+    let tenant = registry.create_tenant(&TenantId::parse(DEMO)?, false, None, "first start").await?;
     let request =
         MintRequest { scopes: Scopes::CHECK | Scopes::QUOTA, user: None, ttl_seconds: TOKEN_SECONDS };
     let token = registry.mint_token(Some(&tenant), &request).await?;

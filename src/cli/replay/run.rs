@@ -8,13 +8,11 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::domain::document::{Fault, Node};
+use crate::domain::document::Node;
 use crate::domain::hold::{Amounts, Hold, Reported, Stage};
 use crate::domain::ids::{HoldId, Name, TenantId, UserId};
 use crate::domain::plan::Shipped;
-use crate::domain::time::{Millis, Zone};
-use crate::service::catalog_writes::{ModelsPut, PlanPut, PoolPut};
-use crate::service::tenants::NewTenant;
+use crate::domain::time::Millis;
 use crate::service::users::UserChange;
 use crate::service::{
     CheckCommand, CheckReply, FinishReply, PoolEntry, Registry, Service, SettleCommand, SettleUsage, Tenant,
@@ -64,38 +62,10 @@ pub async fn replay(plan: Plan) -> anyhow::Result<Report> {
 
 /// A tenant with a clock of its own that has the plans to be tried.
 async fn tenant(registry: &Registry, plan: &Plan) -> anyhow::Result<Arc<Tenant>> {
-    let new = NewTenant { id: TenantId::parse("replay")?, test: true, zone: Zone::utc() };
-    let tenant = registry.create_tenant(new, BY).await?;
+    let id = TenantId::parse("replay")?;
+    let tenant = registry.create_tenant_with(&id, true, None, &plan.content, BY).await?;
     registry.set_clock(&tenant, plan.calls[0].at).await?;
-    let content = &plan.content;
-    let models = with_reason(content.models.to_json());
-    registry.put_models(&tenant, ModelsPut::read(&node(&models)?).map_err(faulty)?, None, BY).await?;
-    for pool in &content.pools {
-        let body = with_reason(pool.to_json());
-        registry.put_pool(&tenant, PoolPut::read(&node(&body)?, &pool.id).map_err(faulty)?, None, BY).await?;
-    }
-    for sheet in &content.sheets {
-        let body = with_reason(sheet.to_json());
-        registry
-            .put_plan(&tenant, PlanPut::read(&node(&body)?, &sheet.id).map_err(faulty)?, None, BY)
-            .await?;
-    }
     Ok(tenant)
-}
-
-/// A document as the admin API takes it.
-fn with_reason(mut body: serde_json::Value) -> String {
-    body["reason"] = BY.into();
-    body.to_string()
-}
-
-fn node(body: &str) -> anyhow::Result<Node<'_>> {
-    Node::from_json(body.as_bytes()).map_err(|fault| faulty(vec![fault]))
-}
-
-fn faulty(faults: Vec<Fault>) -> anyhow::Error {
-    let told: Vec<_> = faults.iter().map(ToString::to_string).collect();
-    anyhow::anyhow!("the plans cannot be put in force: {}", told.join("; "))
 }
 
 /// A hold that is to be settled, ordered by time, then by admission.
