@@ -99,7 +99,9 @@ pub(super) fn extend(
     }
     let (receipts, projections, standings) = match step::extend(accounts, before, &extend.charges, now) {
         Verdict::Fits { receipts, projections, standings, .. } => (receipts, projections, standings),
-        Verdict::Refused { shortfalls, standings } => return Err(Extended::Refused { shortfalls, standings }),
+        Verdict::Refused { shortfalls, standings } => {
+            return Err(Extended::Refused { shortfalls, standings });
+        }
     };
     let mut hold = Hold::clone(before);
     hold.receipts = receipts;

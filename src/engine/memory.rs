@@ -15,6 +15,7 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::outbox::Outbox;
+use super::promises::Promises;
 use super::{
     Change, Engine, EngineError, Extend, Extended, Finish, Finished, Loaded, Missing, REQUESTS_KEPT_MS,
     Reply, Step, Take, Taken, Ticket, finishing,
@@ -23,7 +24,8 @@ use crate::domain::account::Account;
 use crate::domain::charge::{AccountKey, Charge, TenantRef};
 use crate::domain::hold::{Hold, Stage};
 use crate::domain::ids::HoldId;
-use crate::domain::step::{self, Probe, Projections, Standings, Verdict};
+use crate::domain::plan::{Enforce, Scope};
+use crate::domain::step::{self, Probe, Projections, Shortfall, Standings, Verdict};
 use crate::domain::time::Millis;
 
 const SHARDS: usize = 256;
@@ -68,6 +70,8 @@ struct State {
     holds: AsIsMap<HoldId, Arc<Hold>>,
     /// Request ids: when the hold finished, `Millis::MAX` while it has not.
     requests: AsIsMap<u64, (HoldId, Millis)>,
+    /// Waits told by a pool.
+    promises: Option<Box<Promises>>,
 }
 
 /// Accounts that must not be dropped.
@@ -120,8 +124,7 @@ impl MemoryEngine {
                 entry.used_in.store(sweep, Ordering::Relaxed);
                 return Arc::clone(entry);
             }
-            let entry =
-                Entry { key: key.clone(), state: Mutex::default(), used_in: AtomicU32::new(sweep) };
+            let entry = Entry { key: key.clone(), state: Mutex::default(), used_in: AtomicU32::new(sweep) };
             let entry = Arc::new(entry);
             shard.insert(key.clone(), Arc::clone(&entry));
             self.known.fetch_add(1, Ordering::Relaxed);
@@ -190,9 +193,10 @@ impl MemoryEngine {
             }
             let verdict = step::take(&accounts(guards), &super::scopes(&take.accounts), &take.ask, now);
             let (output, is_final, receipts, projections, standings) = match verdict {
-                Verdict::Refused { shortfalls, standings } => {
+                Verdict::Refused { mut shortfalls, standings } => {
                     if !take.dry_run {
                         count_shadow_refusals(guards, &take.ask.charges, &standings);
+                        spread_pool_waits(guards, take, &mut shortfalls, now);
                     }
                     return Ok(Taken::Refused { shortfalls, standings });
                 }
@@ -340,11 +344,29 @@ fn accept(guards: &mut Guards<'_>, projections: Projections) {
     }
 }
 
+/// See [`Promises`].
+fn spread_pool_waits(
+    guards: &mut Guards<'_>,
+    take: &Take,
+    shortfalls: &mut SmallVec<[Shortfall; 4]>,
+    now: Millis,
+) {
+    let pool = take.accounts.iter().position(|key| key.scope == Scope::Pool);
+    let Some(pool) = pool.filter(|pool| {
+        shortfalls.iter().any(|short| usize::from(take.ask.charges[short.charge].account) == *pool)
+    }) else {
+        return;
+    };
+    let promises = guards[pool].promises.get_or_insert_default();
+    promises.spread(pool as u8, &take.accounts[0].owner, &take.ask.charges, shortfalls, now);
+}
+
 /// A shadow limit counts refused checks too; that is a tally for people and
 /// no part of any decision.
 fn count_shadow_refusals(guards: &mut Guards<'_>, charges: &[Charge], standings: &Standings) {
-    use crate::domain::plan::Enforce;
-    for (charge, shown) in charges.iter().zip(standings).filter(|(c, _)| c.asked && c.enforce == Enforce::Shadow) {
+    for (charge, shown) in
+        charges.iter().zip(standings).filter(|(c, _)| c.asked && c.enforce == Enforce::Shadow)
+    {
         if charge.demand.amount(0) > shown.standing.remaining() {
             guards[usize::from(charge.account)].account.count_would_refuse(charge.cell);
         }
@@ -380,7 +402,8 @@ impl Engine for MemoryEngine {
     }
 
     fn request<'a>(&'a self, user: &'a AccountKey, digest: u64, now: Millis) -> Reply<'a, Option<HoldId>> {
-        let found = self.with(std::slice::from_ref(user), now, |_, guards, now| Ok(guards[0].request(digest, now)));
+        let found =
+            self.with(std::slice::from_ref(user), now, |_, guards, now| Ok(guards[0].request(digest, now)));
         std::future::ready(found).boxed()
     }
 

@@ -3,6 +3,7 @@
 mod finishing;
 mod memory;
 mod outbox;
+mod promises;
 
 use std::sync::Arc;
 
@@ -118,10 +119,20 @@ pub struct Take {
 }
 
 pub enum Taken {
-    Hold { hold: Arc<Hold>, standings: Standings, ticket: Ticket },
+    Hold {
+        hold: Arc<Hold>,
+        standings: Standings,
+        ticket: Ticket,
+    },
     /// A dry run that fits.
-    Fits { draft: Box<Hold>, standings: Standings },
-    Refused { shortfalls: SmallVec<[Shortfall; 4]>, standings: Standings },
+    Fits {
+        draft: Box<Hold>,
+        standings: Standings,
+    },
+    Refused {
+        shortfalls: SmallVec<[Shortfall; 4]>,
+        standings: Standings,
+    },
     /// The request id stands for a hold already.
     Known(HoldId),
 }
@@ -142,13 +153,20 @@ pub struct Finish {
 pub enum How {
     /// `at` and `late` are filled in by the engine.
     Settle(Box<Settlement>),
-    Release { reason: ReleaseReason, by: FinishedBy },
+    Release {
+        reason: ReleaseReason,
+        by: FinishedBy,
+    },
     /// `usage: unknown`: the lease ends, the amounts stay.
     Doubt,
 }
 
 pub enum Finished {
-    Done { hold: Arc<Hold>, standings: Standings, ticket: Ticket },
+    Done {
+        hold: Arc<Hold>,
+        standings: Standings,
+        ticket: Ticket,
+    },
     /// It had finished before (or is in doubt already, for `Doubt`).
     Already(Arc<Hold>),
     /// A release after progress was reported.
@@ -175,8 +193,15 @@ pub struct Extend {
 }
 
 pub enum Extended {
-    Done { hold: Arc<Hold>, standings: Standings, ticket: Ticket },
-    Refused { shortfalls: SmallVec<[Shortfall; 4]>, standings: Standings },
+    Done {
+        hold: Arc<Hold>,
+        standings: Standings,
+        ticket: Ticket,
+    },
+    Refused {
+        shortfalls: SmallVec<[Shortfall; 4]>,
+        standings: Standings,
+    },
     LeaseEnded(Arc<Hold>),
     Already(Arc<Hold>),
     /// The same extend again: nothing taken twice.
