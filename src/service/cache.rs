@@ -130,13 +130,7 @@ impl<K, V> Shard<K, V> {
         self.table.find(hash, is_place).map(|place| *place as usize)
     }
 
-    fn put(
-        &mut self,
-        hash: u64,
-        is_it: impl Fn(&K) -> bool,
-        entry: impl FnOnce() -> (K, V),
-        weight: usize,
-    ) {
+    fn put(&mut self, hash: u64, is_it: impl Fn(&K) -> bool, entry: impl FnOnce() -> (K, V), weight: usize) {
         if let Some(place) = self.find(hash, is_it) {
             self.take_out(place);
         }

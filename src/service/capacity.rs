@@ -38,7 +38,11 @@ impl Registry {
     ///
     /// # Errors
     /// `Invalid` for a plan or pool that the tenant does not have.
-    pub fn check_capacity(&self, tenant: &Tenant, question: &CapacityQuestion) -> Result<Report, ServiceError> {
+    pub fn check_capacity(
+        &self,
+        tenant: &Tenant,
+        question: &CapacityQuestion,
+    ) -> Result<Report, ServiceError> {
         let catalog = tenant.catalog();
         let name = question.pool.as_ref().map_or(DEFAULT_POOL, Name::as_str);
         let entry = catalog.pools.iter().find(|entry| entry.pool.id.as_str() == name);

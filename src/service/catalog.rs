@@ -179,8 +179,9 @@ impl Catalog {
 
     fn plan_of(&self, record: &Record, before: &Self) -> Result<Arc<Plan>, ServiceError> {
         let known = before.plans.values().find(|plan| plan.sheet.id.as_str() == record.id);
-        let is_same =
-            |known: &&Arc<Plan>| (known.version, known.models_version) == (record.version, self.models_version);
+        let is_same = |known: &&Arc<Plan>| {
+            (known.version, known.models_version) == (record.version, self.models_version)
+        };
         match known.filter(is_same) {
             Some(known) => Ok(known.clone()),
             None => {
@@ -192,8 +193,9 @@ impl Catalog {
 
     fn pool_of(&self, record: &Record, before: &Self) -> Result<Arc<PoolEntry>, ServiceError> {
         let known = before.pools.iter().find(|entry| entry.pool.id.as_str() == record.id);
-        let is_same =
-            |known: &&Arc<PoolEntry>| (known.version, known.models_version) == (record.version, self.models_version);
+        let is_same = |known: &&Arc<PoolEntry>| {
+            (known.version, known.models_version) == (record.version, self.models_version)
+        };
         match known.filter(is_same) {
             Some(known) => Ok(known.clone()),
             None => {

@@ -146,7 +146,8 @@ impl Registry {
         }
         let body = put.sheet.to_json().to_string();
         let write = Write { kind: RecordKind::Plan, id: id.as_str(), expected, by, reason: put.reason };
-        let catalog = self.write(tenant, write, |catalog| room_for_plan(catalog, &id).map(|()| body.clone())).await?;
+        let catalog =
+            self.write(tenant, write, |catalog| room_for_plan(catalog, &id).map(|()| body.clone())).await?;
         let plan = catalog.plan(&id).ok_or_else(|| unreadable("plan"))?;
         Ok(PlanWritten { plan: plan.clone(), warnings })
     }
@@ -180,7 +181,8 @@ impl Registry {
         let id = put.pool.id.clone();
         let body = put.pool.to_json().to_string();
         let write = Write { kind: RecordKind::Pool, id: id.as_str(), expected, by, reason: put.reason };
-        let catalog = self.write(tenant, write, |catalog| room_for_pool(catalog, &id).map(|()| body.clone())).await?;
+        let catalog =
+            self.write(tenant, write, |catalog| room_for_pool(catalog, &id).map(|()| body.clone())).await?;
         catalog.pool(&id).cloned().ok_or_else(|| unreadable("pool"))
     }
 
@@ -305,14 +307,20 @@ fn version_of(catalog: &Catalog, kind: RecordKind, id: &str) -> u32 {
 
 fn room_for_plan(catalog: &Catalog, id: &Name) -> Result<(), ServiceError> {
     if catalog.plan(id).is_none() && catalog.plans.len() >= PLANS_MAX {
-        return Err(ServiceError::invalid("/id", format!("is one too many: there are {PLANS_MAX} plans already")));
+        return Err(ServiceError::invalid(
+            "/id",
+            format!("is one too many: there are {PLANS_MAX} plans already"),
+        ));
     }
     Ok(())
 }
 
 fn room_for_pool(catalog: &Catalog, id: &Name) -> Result<(), ServiceError> {
     if catalog.pool(id).is_none() && catalog.pools.len() >= POOLS_MAX {
-        return Err(ServiceError::invalid("/id", format!("is one too many: there are {POOLS_MAX} pools already")));
+        return Err(ServiceError::invalid(
+            "/id",
+            format!("is one too many: there are {POOLS_MAX} pools already"),
+        ));
     }
     Ok(())
 }

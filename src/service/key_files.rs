@@ -74,7 +74,9 @@ impl KeyFiles {
             String::from_utf8(secret).ok()
         };
         let unreadable = || {
-            ServiceError::Corrupt(format!("the secret of key '{kid}' was encrypted under another {SERVER_KEY}"))
+            ServiceError::Corrupt(format!(
+                "the secret of key '{kid}' was encrypted under another {SERVER_KEY}"
+            ))
         };
         open().map(Zeroizing::new).ok_or_else(unreadable)
     }

@@ -205,7 +205,10 @@ impl Registry {
             return Err(ServiceError::invalid("/scope", format!("must be among: {names}")));
         }
         if request.scopes.intersects(Scopes::ME) != request.user.is_some() {
-            return Err(ServiceError::invalid("/user", "is given together with the scope 'me', or not at all"));
+            return Err(ServiceError::invalid(
+                "/user",
+                "is given together with the scope 'me', or not at all",
+            ));
         }
         let (kid, private_key) = match self.own_signing_key(tenant, request.scopes)? {
             Some(found) => found,
@@ -230,7 +233,11 @@ impl Registry {
     }
 
     /// A generated key that may grant `scopes` and whose private half is here.
-    fn own_signing_key(&self, tenant: Option<&Arc<Tenant>>, scopes: Scopes) -> Result<Option<Signer>, ServiceError> {
+    fn own_signing_key(
+        &self,
+        tenant: Option<&Arc<Tenant>>,
+        scopes: Scopes,
+    ) -> Result<Option<Signer>, ServiceError> {
         for key in self.keys_of(tenant.map(|tenant| tenant.number)) {
             let signs = matches!(&key.proof, Proof::Signature { algorithm: Algorithm::EdDSA, .. });
             if !(key.generated && signs && key.scopes.contains(scopes)) {
@@ -243,7 +250,11 @@ impl Registry {
         Ok(None)
     }
 
-    async fn generate_key(&self, tenant: Option<&Arc<Tenant>>, scopes: Scopes) -> Result<Signer, ServiceError> {
+    async fn generate_key(
+        &self,
+        tenant: Option<&Arc<Tenant>>,
+        scopes: Scopes,
+    ) -> Result<Signer, ServiceError> {
         let failed = |_| ServiceError::Corrupt("no key pair could be made".into());
         let pair = Ed25519KeyPair::generate().map_err(failed)?;
         let private_key = pair.to_pkcs8().map_err(failed)?.as_ref().to_vec();
@@ -312,9 +323,13 @@ fn new_kid() -> Result<String, ServiceError> {
 /// 256 random bits as 43 characters.
 fn new_secret() -> Result<String, ServiceError> {
     let bytes = random::<32>().map_err(no_randomness)?;
-    Ok(URL_SAFE_NO_PAD.encode(&*bytes))
+    Ok(URL_SAFE_NO_PAD.encode(*bytes))
 }
 
 fn no_randomness(error: std::io::Error) -> ServiceError {
     ServiceError::StoreUnavailable(Box::new(error))
 }
+
+#[cfg(test)]
+#[path = "keys_tests.rs"]
+mod tests;

@@ -81,7 +81,15 @@ impl Service {
         options: ServiceOptions,
     ) -> Arc<Self> {
         let turns = (0..TURNS).map(|_| tokio::sync::Mutex::default()).collect();
-        Arc::new(Self { registry, engine, ledger, options, turns, no_plan: Plan::none(), stopping: AtomicBool::new(false) })
+        Arc::new(Self {
+            registry,
+            engine,
+            ledger,
+            options,
+            turns,
+            no_plan: Plan::none(),
+            stopping: AtomicBool::new(false),
+        })
     }
 
     /// Whether new work should be sent here: the store answers and the server

@@ -39,7 +39,9 @@ pub(super) fn parse(algorithm: Algorithm, text: &str) -> Result<DecodingKey, Str
     }
     let key = if text.starts_with('{') { from_jwk(algorithm, text) } else { from_pem(algorithm, text) };
     let key = key.filter(|key| can_verify(algorithm, key));
-    key.ok_or_else(|| format!("must be a public key for {} as PEM or JWK{}", name(algorithm), size(algorithm)))
+    key.ok_or_else(|| {
+        format!("must be a public key for {} as PEM or JWK{}", name(algorithm), size(algorithm))
+    })
 }
 
 fn size(algorithm: Algorithm) -> &'static str {
@@ -86,7 +88,8 @@ fn can_verify(algorithm: Algorithm, key: &DecodingKey) -> bool {
             point.len() == 32 && ParsedPublicKey::new(&ED25519, point).is_ok()
         }
         (Algorithm::RS256, SecretOrDer(der)) => {
-            ParsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, der).is_ok() && (268..=1_100).contains(&der.len())
+            ParsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, der).is_ok()
+                && (268..=1_100).contains(&der.len())
         }
         (Algorithm::RS256, RsaModulusExponent { n, e }) => {
             let components = RsaPublicKeyComponents { n, e };
@@ -99,15 +102,32 @@ fn can_verify(algorithm: Algorithm, key: &DecodingKey) -> bool {
 
 /// The keys that a shared secret may stand for: its bytes as text, and, when
 /// it is base64 of enough bytes, those. Both ways of handing a secret around
-/// are common, and each holds all of the secret.
+/// are common, and each holds all of the secret. A JWK says what it is.
 pub(super) fn shared_secrets(text: &str) -> Result<Vec<DecodingKey>, String> {
-    if text.len() > KEY_TEXT_MAX || text.len() < SECRET_MIN {
-        return Err(format!("must be a secret of {SECRET_MIN} to {KEY_TEXT_MAX} bytes"));
+    let fault =
+        || format!("must be a secret of {SECRET_MIN} to {KEY_TEXT_MAX} bytes, as text, base64 or JWK");
+    if text.len() > KEY_TEXT_MAX {
+        return Err(fault());
     }
+    let secrets = match text.starts_with('{') {
+        true => [secret_of_jwk(text), None],
+        false => [Some(text.as_bytes().to_vec()), from_base64(text)],
+    };
+    let long_enough = secrets.iter().flatten().filter(|secret| secret.len() >= SECRET_MIN);
+    let keys: Vec<DecodingKey> =
+        long_enough.filter_map(|secret| DecodingKey::from_secret(secret).ok()).collect();
+    if keys.is_empty() { Err(fault()) } else { Ok(keys) }
+}
+
+fn secret_of_jwk(text: &str) -> Option<Vec<u8>> {
+    let jwk: Jwk = serde_json::from_str(text).ok()?;
+    match jwk.algorithm {
+        AlgorithmParameters::OctetKey(key) => URL_SAFE_NO_PAD.decode(key.value).ok(),
+        _ => None,
+    }
+}
+
+fn from_base64(text: &str) -> Option<Vec<u8>> {
     let ways = [&STANDARD, &STANDARD_NO_PAD, &URL_SAFE, &URL_SAFE_NO_PAD];
-    let decoded = ways.iter().find_map(|way| way.decode(text).ok());
-    let long_enough = decoded.filter(|bytes| bytes.len() >= SECRET_MIN);
-    let secrets = [Some(text.as_bytes().to_vec()), long_enough];
-    let keys = secrets.iter().flatten().map(|secret| DecodingKey::from_secret(secret));
-    keys.collect::<Result<_, _>>().map_err(|_| "must be a secret for HS256".to_owned())
+    ways.iter().find_map(|way| way.decode(text).ok())
 }

@@ -174,7 +174,11 @@ impl Registry {
 
     /// The model list of that version, for holds made under it; `None` when
     /// there never was one.
-    pub async fn models_at(&self, tenant: &Tenant, version: u32) -> Result<Option<Arc<Models>>, ServiceError> {
+    pub async fn models_at(
+        &self,
+        tenant: &Tenant,
+        version: u32,
+    ) -> Result<Option<Arc<Models>>, ServiceError> {
         let catalog = tenant.catalog();
         if catalog.models_version == version {
             return Ok(Some(catalog.models.clone()));
@@ -295,3 +299,7 @@ impl Registry {
         self.keys.write().replace(number, now);
     }
 }
+
+#[cfg(test)]
+#[path = "registry_tests.rs"]
+mod tests;

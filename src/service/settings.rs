@@ -252,10 +252,24 @@ mod tests {
         let mut pointers: Vec<&str> = faults.iter().map(|fault| fault.pointer.as_str()).collect();
         pointers.sort_unstable();
         let mut expected = vec![
-            "/zone", "/default_plan", "/default_pool_only", "/max_hold_seconds", "/max_tokens_per_call",
-            "/in_doubt_after/hours", "/in_doubt_after/then", "/denial_status", "/max_auto_retry_seconds",
-            "/shape", "/on_outage", "/outage_share", "/enforcement", "/shadow_percent", "/cors_origins/0",
-            "/allow_private_targets", "/requests_per_second", "/colour",
+            "/zone",
+            "/default_plan",
+            "/default_pool_only",
+            "/max_hold_seconds",
+            "/max_tokens_per_call",
+            "/in_doubt_after/hours",
+            "/in_doubt_after/then",
+            "/denial_status",
+            "/max_auto_retry_seconds",
+            "/shape",
+            "/on_outage",
+            "/outage_share",
+            "/enforcement",
+            "/shadow_percent",
+            "/cors_origins/0",
+            "/allow_private_targets",
+            "/requests_per_second",
+            "/colour",
         ];
         expected.sort_unstable();
         assert_eq!(pointers, expected);

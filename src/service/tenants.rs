@@ -105,10 +105,8 @@ fn first_records(content: &Shipped, zone: Arc<Zone>, written: &Written) -> Vec<R
     let settings = Settings::new(zone, default_plan.cloned());
     let plans = content.sheets.iter().map(|sheet| (RecordKind::Plan, sheet.id.as_str(), sheet.to_json()));
     let pools = content.pools.iter().map(|pool| (RecordKind::Pool, pool.id.as_str(), pool.to_json()));
-    let others = [
-        (RecordKind::Models, "", content.models.to_json()),
-        (RecordKind::Settings, "", settings.to_json()),
-    ];
+    let others =
+        [(RecordKind::Models, "", content.models.to_json()), (RecordKind::Settings, "", settings.to_json())];
     let record = |(kind, id, body): (RecordKind, &str, serde_json::Value)| Record {
         kind,
         id: id.to_owned(),

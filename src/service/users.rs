@@ -419,3 +419,7 @@ fn new_user(tenant: &Tenant, id: &UserId, plan: Option<&Name>, now: Millis) -> R
         version: 0,
     })
 }
+
+#[cfg(test)]
+#[path = "users_tests.rs"]
+mod tests;

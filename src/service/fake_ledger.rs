@@ -1,0 +1,238 @@
+//! A ledger in memory, for tests of what is kept at hand. It holds no holds.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+use parking_lot::Mutex;
+
+use crate::domain::charge::{AccountKey, TenantRef};
+use crate::domain::hold::Hold;
+use crate::domain::ids::{HoldId, RequestId, TenantId, UserId};
+use crate::domain::time::Millis;
+use crate::ledger::{
+    Answer, Change, Ledger, LedgerError, Record, RecordKind, StoredAccount, TenantRow, UsageRow, User,
+    UserQuery, Written,
+};
+
+#[derive(Default)]
+pub struct FakeLedger {
+    tenants: Mutex<Vec<TenantRow>>,
+    records: Mutex<Vec<(Option<TenantRef>, Record)>>,
+    users: Mutex<Vec<(TenantRef, User)>>,
+    revision: AtomicU64,
+    /// How often `records` and `user` were asked.
+    pub reads: AtomicU64,
+    pub taken: AtomicBool,
+    pub down: AtomicBool,
+}
+
+impl FakeLedger {
+    fn answer<T: Send + 'static>(&self, act: impl FnOnce() -> Result<T, LedgerError>) -> Answer<'_, T> {
+        let result = match self.down.load(SeqCst) {
+            true => Err(LedgerError::Unavailable("switched off".into())),
+            false => act(),
+        };
+        Box::pin(async { result })
+    }
+
+    fn grow(&self) {
+        self.revision.fetch_add(1, SeqCst);
+    }
+
+    fn newest(&self, tenant: Option<TenantRef>, kind: RecordKind, id: &str) -> u32 {
+        let records = self.records.lock();
+        let versions = records
+            .iter()
+            .filter(|(owner, record)| (*owner, record.kind, record.id.as_str()) == (tenant, kind, id));
+        versions.map(|(_, record)| record.version).max().unwrap_or(0)
+    }
+}
+
+impl Ledger for FakeLedger {
+    fn commit(&self, _: Vec<Change>) -> Answer<'_, ()> {
+        unreachable!("no test takes anything")
+    }
+    fn account(&self, _: AccountKey, _: Millis) -> Answer<'_, StoredAccount> {
+        unreachable!("no test takes anything")
+    }
+    fn hold(&self, _: TenantRef, _: HoldId) -> Answer<'_, Option<Hold>> {
+        self.answer(|| Ok(None))
+    }
+    fn hold_by_request(&self, _: TenantRef, _: UserId, _: RequestId) -> Answer<'_, Option<Hold>> {
+        self.answer(|| Ok(None))
+    }
+    fn doubtful(&self, _: TenantRef, _: Millis, _: u32) -> Answer<'_, Vec<Hold>> {
+        self.answer(|| Ok(Vec::new()))
+    }
+    fn ever_taken(&self, _: TenantRef) -> Answer<'_, bool> {
+        self.answer(|| Ok(self.taken.load(SeqCst)))
+    }
+    fn usage(&self, _: TenantRef, _: i32, _: i32) -> Answer<'_, Vec<UsageRow>> {
+        self.answer(|| Ok(Vec::new()))
+    }
+
+    fn user(&self, tenant: TenantRef, id: UserId) -> Answer<'_, Option<User>> {
+        self.reads.fetch_add(1, SeqCst);
+        self.answer(|| {
+            let users = self.users.lock();
+            Ok(users
+                .iter()
+                .find(|(owner, user)| (*owner, &user.id) == (tenant, &id))
+                .map(|(_, user)| user.clone()))
+        })
+    }
+    fn users(&self, tenant: TenantRef, query: UserQuery) -> Answer<'_, Vec<User>> {
+        self.answer(|| {
+            let users = self.users.lock();
+            let mut users: Vec<User> =
+                users.iter().filter(|(owner, _)| *owner == tenant).map(|(_, user)| user.clone()).collect();
+            users.sort_by(|a, b| a.id.cmp(&b.id));
+            users.retain(|user| query.after.as_deref().is_none_or(|after| user.id.as_str() > after));
+            users.truncate(query.limit as usize);
+            Ok(users)
+        })
+    }
+    fn put_user(&self, tenant: TenantRef, user: User, _: Written) -> Answer<'_, ()> {
+        self.answer(|| {
+            let mut users = self.users.lock();
+            let place = users.iter().position(|(owner, known)| (*owner, &known.id) == (tenant, &user.id));
+            let version = place.map_or(0, |place| users[place].1.version);
+            if user.version != version + 1 {
+                return Err(LedgerError::Conflict);
+            }
+            match place {
+                Some(place) => users[place].1 = user,
+                None => users.push((tenant, user)),
+            }
+            self.grow();
+            Ok(())
+        })
+    }
+
+    fn tenants(&self) -> Answer<'_, Vec<TenantRow>> {
+        self.answer(|| Ok(self.tenants.lock().clone()))
+    }
+    fn create_tenant(&self, id: TenantId, test: bool, records: Vec<Record>) -> Answer<'_, TenantRow> {
+        self.answer(|| {
+            let mut tenants = self.tenants.lock();
+            if tenants.iter().any(|tenant| tenant.id == id) {
+                return Err(LedgerError::Conflict);
+            }
+            let number = TenantRef(tenants.len() as u32 + 1);
+            let row = TenantRow { number, id, test, suspended: false, clock: None };
+            tenants.push(row.clone());
+            self.records.lock().extend(records.into_iter().map(|record| (Some(number), record)));
+            self.grow();
+            Ok(row)
+        })
+    }
+    fn set_clock(&self, tenant: TenantRef, now: Millis) -> Answer<'_, ()> {
+        self.answer(|| {
+            let mut tenants = self.tenants.lock();
+            if let Some(row) = tenants.iter_mut().find(|row| row.number == tenant) {
+                row.clock = Some(now);
+            }
+            self.grow();
+            Ok(())
+        })
+    }
+
+    fn records(&self, tenant: Option<TenantRef>) -> Answer<'_, Vec<Record>> {
+        self.reads.fetch_add(1, SeqCst);
+        self.answer(|| {
+            let all: Vec<Record> = {
+                let records = self.records.lock();
+                records
+                    .iter()
+                    .filter(|(owner, _)| *owner == tenant)
+                    .map(|(_, record)| record.clone())
+                    .collect()
+            };
+            let is_newest = |record: &Record| record.version == self.newest(tenant, record.kind, &record.id);
+            Ok(all.into_iter().filter(|record| is_newest(record) && record.body.is_some()).collect())
+        })
+    }
+    fn versions(&self, tenant: Option<TenantRef>, kind: RecordKind, id: String) -> Answer<'_, Vec<Record>> {
+        self.answer(|| {
+            let records = self.records.lock();
+            let mut versions: Vec<Record> = records
+                .iter()
+                .filter(|(owner, record)| (*owner, record.kind, &record.id) == (tenant, kind, &id))
+                .map(|(_, record)| record.clone())
+                .collect();
+            versions.sort_by_key(|record| std::cmp::Reverse(record.version));
+            Ok(versions)
+        })
+    }
+    fn put_record(&self, tenant: Option<TenantRef>, record: Record) -> Answer<'_, ()> {
+        self.answer(|| {
+            if record.version != self.newest(tenant, record.kind, &record.id) + 1 {
+                return Err(LedgerError::Conflict);
+            }
+            self.records.lock().push((tenant, record));
+            self.grow();
+            Ok(())
+        })
+    }
+    fn revision(&self) -> Answer<'_, u64> {
+        self.answer(|| Ok(self.revision.load(SeqCst)))
+    }
+    fn close(&self) -> futures_util::future::BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+}
+
+/// A registry over a fresh ledger, with its folder of keys.
+pub struct Bench {
+    pub ledger: Arc<FakeLedger>,
+    pub registry: Arc<super::Registry>,
+    dir: tempfile::TempDir,
+}
+
+impl Bench {
+    pub async fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let ledger = Arc::new(FakeLedger::default());
+        let registry = Self::open(&ledger, &dir, true).await;
+        Self { ledger, registry, dir }
+    }
+
+    /// Another process on the same ledger and keys.
+    pub async fn other(&self) -> Arc<super::Registry> {
+        Self::open(&self.ledger, &self.dir, true).await
+    }
+
+    /// A process that others can reach.
+    pub async fn exposed(&self) -> Arc<super::Registry> {
+        Self::open(&self.ledger, &self.dir, false).await
+    }
+
+    async fn open(
+        ledger: &Arc<FakeLedger>,
+        dir: &tempfile::TempDir,
+        accept_generated_keys: bool,
+    ) -> Arc<super::Registry> {
+        let options = super::RegistryOptions {
+            keys_dir: dir.path().join("keys"),
+            accept_generated_keys,
+            allow_private_targets: true,
+        };
+        let wall = Arc::new(super::clock::WallClock::new());
+        super::Registry::open(ledger.clone(), wall, options).await.expect("an empty ledger opens")
+    }
+
+    /// A tenant with the shipped plans.
+    pub async fn tenant(&self, id: &str) -> Arc<super::Tenant> {
+        self.make(id, false).await
+    }
+
+    /// A tenant with a clock of its own.
+    pub async fn test_tenant(&self, id: &str) -> Arc<super::Tenant> {
+        self.make(id, true).await
+    }
+
+    async fn make(&self, id: &str, test: bool) -> Arc<super::Tenant> {
+        let id = TenantId::parse(id).expect("a tenant id");
+        self.registry.create_tenant(&id, test, None, "test").await.expect("a new tenant")
+    }
+}
