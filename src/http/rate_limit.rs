@@ -109,3 +109,99 @@ fn write_parameter(field: &mut Vec<u8>, key: &[u8], value: u64) {
     }
     field.extend_from_slice(&digits[start..]);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::ids::Label;
+    use crate::domain::plan::{Enforce, Meter};
+
+    fn row(name: &str, meter: Option<Meter>, standing: Standing) -> LimitRow {
+        LimitRow {
+            name: Label::parse(name).unwrap(),
+            scope: Scope::User,
+            meter,
+            enforce: Enforce::Hard,
+            standing,
+            would_refuse: 0,
+            zone: None,
+            window_seconds: None,
+        }
+    }
+
+    fn bucket(capacity: u64, refill_per_minute: u64, remaining: u64, next: Option<i64>) -> LimitRow {
+        let standing = Standing::Bucket {
+            capacity,
+            refill_per_minute,
+            remaining,
+            held: 0,
+            in_debt: false,
+            full_at: None,
+            next_unit_at: next.map(Millis),
+        };
+        row("requests_per_minute", Some(Meter::Requests), standing)
+    }
+
+    fn window(limit: u64, remaining: u64, window: Option<(i64, i64)>) -> LimitRow {
+        let window = window.map(|(start, end)| (Millis(start), Millis(end)));
+        let standing =
+            Standing::Window { limit, granted: 0, used: 0, held: 0, remaining, over_by: 0, window };
+        row("tokens_per_month", Some(Meter::TotalTokens), standing)
+    }
+
+    fn fields(rows: &[LimitRow], now: i64) -> Option<(String, String)> {
+        let mut headers = Headers::new();
+        push_headers(&mut headers, rows, Millis(now));
+        let text = |name: &HeaderName| {
+            let value = headers.iter().find(|(key, _)| key == name).map(|(_, value)| value);
+            value.map(|value| value.to_str().unwrap().to_owned())
+        };
+        text(&POLICY).zip(text(&STANDING))
+    }
+
+    #[test]
+    fn one_item_per_limit_of_user_scope() {
+        let slots = row("concurrency", None, Standing::Slots { limit: 1, in_use: 1, remaining: 0 });
+        let tenants = LimitRow { scope: Scope::Tenant, ..window(9, 9, None) };
+        let rows =
+            [bucket(3, 3, 2, Some(20_000)), window(200_000, 33_288, Some((0, 86_400_001))), slots, tenants];
+        let (policy, standing) = fields(&rows, 1).unwrap();
+        assert_eq!(
+            policy,
+            "\"requests_per_minute\";q=3;w=60;quota-unit=\"requests\", \
+             \"tokens_per_month\";q=200000;quota-unit=\"total_tokens\", \
+             \"concurrency\";q=1;qu=\"concurrent-requests\""
+        );
+        assert_eq!(
+            standing,
+            "\"requests_per_minute\";r=2;t=20, \"tokens_per_month\";r=33288;t=86400, \"concurrency\";r=0"
+        );
+    }
+
+    #[test]
+    fn waits_are_rounded_up_and_never_negative() {
+        assert!(fields(&[bucket(3, 3, 2, Some(1001))], 1).unwrap().1.ends_with(";t=1"));
+        assert!(fields(&[bucket(3, 3, 2, Some(1002))], 1).unwrap().1.ends_with(";t=2"));
+        assert!(fields(&[bucket(3, 3, 2, Some(0))], 5).unwrap().1.ends_with(";t=0"));
+        assert!(fields(&[bucket(3, 3, 3, None)], 5).unwrap().1.ends_with(";r=3"));
+    }
+
+    #[test]
+    fn lengths_are_told_where_they_are_constant() {
+        let tiled = LimitRow { window_seconds: Some(18_000), ..window(5, 5, None) };
+        assert!(fields(&[tiled], 0).unwrap().0.contains(";q=5;w=18000;"));
+        assert!(fields(&[bucket(1024, 300, 1, None)], 0).unwrap().0.contains(";w=205;"));
+        assert!(!fields(&[bucket(0, 0, 0, None)], 0).unwrap().0.contains(";w="));
+    }
+
+    #[test]
+    fn integers_keep_to_fifteen_digits() {
+        let (policy, standing) = fields(&[window((1 << 53) - 1, (1 << 53) - 1, None)], 0).unwrap();
+        assert!(policy.contains(";q=999999999999999;") && standing.ends_with(";r=999999999999999"));
+    }
+
+    #[test]
+    fn no_limit_of_the_users_own_means_no_header() {
+        assert_eq!(fields(&[], 0), None);
+    }
+}

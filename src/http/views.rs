@@ -477,3 +477,182 @@ fn is_zero(value: &u64) -> bool {
 fn is_false(value: &bool) -> bool {
     !*value
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::domain::hold::{Caps, RequestMark};
+    use crate::domain::ids::{RequestId, UserId};
+    use crate::domain::plan::PerCall;
+    use crate::domain::quantity::Ppm;
+
+    fn hold(stage: Stage) -> Hold {
+        Hold {
+            id: HoldId::from_parts(0, [7; 16]),
+            tenant: crate::domain::charge::TenantRef(1),
+            user: UserId::parse("u_42").unwrap(),
+            org: None,
+            pool: None,
+            request: Some(RequestMark { id: RequestId::parse("7f13").unwrap(), fingerprint: [0; 16] }),
+            plan: Name::parse("free").unwrap(),
+            plan_version: 1,
+            admits_user: false,
+            models_version: 1,
+            model: None,
+            feature: None,
+            created_at: Millis(0),
+            expires_at: Millis(600_000),
+            lease_seconds: 600,
+            lives_until: Millis(3_600_000),
+            day: 0,
+            caps: Caps { per_call: PerCall::default(), max_tokens_per_call: 1 },
+            cache_read_weight: Ppm::ONE,
+            granted: Granted { input_tokens: 1200, max_output_tokens: 512, is_final: false },
+            reserved: Amounts {
+                requests: 1,
+                input_tokens: 1200,
+                output_tokens: 512,
+                total_tokens: 1712,
+                credits: 0,
+            },
+            amounts: vec![(Label::parse("images").unwrap(), 2)],
+            receipts: vec![],
+            progress: 0,
+            extends: vec![],
+            stage,
+        }
+    }
+
+    fn shown(hold: &Hold, now: i64) -> Value {
+        serde_json::to_value(HoldView::new(hold, Millis(now))).unwrap()
+    }
+
+    #[test]
+    fn an_open_hold_shows_what_it_reserved_and_nothing_of_an_end() {
+        let open = hold(Stage::Held);
+        assert_eq!(
+            shown(&open, 1),
+            json!({
+                "id": open.id.to_string(), "state": "held", "request_id": "7f13", "user": "u_42",
+                "created_at": "1970-01-01T00:00:00.000Z", "expires_at": "1970-01-01T00:10:00.000Z",
+                "reserved": {"requests": 1, "input_tokens": 1200, "output_tokens": 512, "total_tokens": 1712,
+                             "credits": 0, "images": 2},
+            })
+        );
+        assert_eq!(shown(&open, 600_000)["state"], "in_doubt");
+    }
+
+    #[test]
+    fn a_settled_hold_shows_what_came_back_and_what_was_over() {
+        let counted =
+            Amounts { requests: 1, input_tokens: 1180, output_tokens: 600, total_tokens: 1780, credits: 5 };
+        let reported =
+            Reported { input_tokens: 1180, output_tokens: 600, cache_read_tokens: 7, ..Reported::default() };
+        let settlement = Settlement {
+            at: Millis(5),
+            late: true,
+            by: FinishedBy::Caller,
+            reported,
+            counted,
+            told_model: None,
+            amounts: vec![],
+        };
+        let view = shown(&hold(Stage::Settled(Box::new(settlement))), 10);
+        assert_eq!(view["state"], "settled");
+        assert_eq!(view["actual"]["total_tokens"], 1780);
+        assert_eq!(view["actual"]["cache_read_tokens"], 7);
+        assert_eq!(view["counted"]["credits"], 5);
+        assert_eq!(
+            view["returned"],
+            json!({"requests": 0, "input_tokens": 20, "output_tokens": 0, "total_tokens": 0, "credits": 0})
+        );
+        assert_eq!(
+            view["overage"],
+            json!({"requests": 0, "input_tokens": 0, "output_tokens": 88, "total_tokens": 68, "credits": 5})
+        );
+        assert_eq!((&view["late"], &view["resolved_by"]), (&json!(true), &Value::Null));
+    }
+
+    #[test]
+    fn a_released_hold_gives_everything_back() {
+        let stage = Stage::Released {
+            at: Millis(5),
+            late: false,
+            reason: ReleaseReason::UpstreamRefused,
+            by: FinishedBy::Rule,
+        };
+        let view = shown(&hold(stage), 10);
+        assert_eq!(view["returned"]["total_tokens"], 1712);
+        assert_eq!(
+            (view["reason"].as_str(), view["resolved_by"].as_str()),
+            (Some("upstream_refused"), Some("rule"))
+        );
+        assert_eq!(view.get("actual"), None);
+    }
+
+    fn row(meter: Option<Meter>, enforce: Enforce, standing: Standing) -> Value {
+        let zone = Zone::parse("Asia/Tokyo").unwrap();
+        let name = Label::parse("x").unwrap();
+        let row = LimitRow {
+            name,
+            scope: Scope::User,
+            meter,
+            enforce,
+            standing,
+            would_refuse: 0,
+            zone: Some(zone),
+            window_seconds: None,
+        };
+        serde_json::to_value(LimitView::from(&row)).unwrap()
+    }
+
+    #[test]
+    fn rows_have_the_fields_of_their_kind() {
+        let bucket = Standing::Bucket {
+            capacity: 3,
+            refill_per_minute: 3,
+            remaining: 2,
+            held: 0,
+            in_debt: false,
+            full_at: Some(Millis(20_000)),
+            next_unit_at: None,
+        };
+        assert_eq!(
+            row(Some(Meter::Requests), Enforce::Hard, bucket),
+            json!({"name": "x", "scope": "user", "kind": "bucket", "meter": "requests", "limit": 3, "remaining": 2,
+                   "held": 0, "refill_per_minute": 3, "full_at": "1970-01-01T00:00:20.000Z"})
+        );
+        let window = |window| Standing::Window {
+            limit: 10,
+            granted: 0,
+            used: 11,
+            held: 1,
+            remaining: 0,
+            over_by: 2,
+            window,
+        };
+        assert_eq!(
+            row(Some(Meter::TotalTokens), Enforce::Soft, window(Some((Millis(0), Millis(1000))))),
+            json!({"name": "x", "scope": "user", "kind": "window", "meter": "total_tokens", "limit": 10, "used": 11,
+                   "held": 1, "remaining": 0, "over_by": 2, "over": true, "resets_at": "1970-01-01T00:00:01.000Z",
+                   "window": {"start": "1970-01-01T00:00:00.000Z", "end": "1970-01-01T00:00:01.000Z",
+                              "zone": "Asia/Tokyo"}})
+        );
+        let lifetime = row(Some(Meter::TotalTokens), Enforce::Hard, window(None));
+        assert_eq!((&lifetime["window"], &lifetime["resets_at"]), (&Value::Null, &Value::Null));
+        assert!(lifetime.as_object().unwrap().contains_key("window"));
+        assert_eq!(
+            row(None, Enforce::Hard, Standing::Slots { limit: 1, in_use: 1, remaining: 0 }),
+            json!({"name": "x", "scope": "user", "kind": "slots", "limit": 1, "in_use": 1, "remaining": 0})
+        );
+    }
+
+    #[test]
+    fn ratios_have_their_decimals() {
+        let warning = Warning { limit: Label::parse("x").unwrap(), ratio: Ppm(800_000), used_ratio: 83_356 };
+        let text = serde_json::to_string(&WarningView::from(&warning)).unwrap();
+        assert_eq!(text, r#"{"limit":"x","ratio":0.8,"used_ratio":0.83356}"#);
+    }
+}

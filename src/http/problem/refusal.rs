@@ -111,3 +111,111 @@ fn plain_sentence(kind: Kind) -> &'static str {
         _ => kind.entry().title,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::domain::plan::{Meter, Scope};
+    use crate::http::reply::Reply;
+
+    fn violation(remedy: Remedy) -> Violation {
+        Violation {
+            name: Label::parse("tokens").unwrap(),
+            scope: Scope::User,
+            kind: "window",
+            meter: Some(Meter::TotalTokens),
+            limit: 10,
+            remaining: 1,
+            requested: 5,
+            remedy,
+            would_fit: 1,
+        }
+    }
+
+    fn reply(code: Code, remedy: Remedy, denial_status: u16) -> (Reply, Value) {
+        let refusal = Refusal {
+            code,
+            limit: Some(Label::parse("tokens").unwrap()),
+            max: None,
+            remedy: Some(remedy),
+            violations: vec![violation(remedy)],
+            hold: None,
+            limits: vec![],
+        };
+        let reply = Problem::refused(refusal, denial_status, Millis(0)).into_reply(60);
+        let body = serde_json::from_slice(&reply.body).unwrap();
+        (reply, body)
+    }
+
+    fn header<'r>(reply: &'r Reply, name: &str) -> Option<&'r str> {
+        reply.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.to_str().unwrap())
+    }
+
+    #[test]
+    fn a_short_wait_is_told_in_whole_seconds_and_in_ms() {
+        let (reply, body) = reply(Code::OutputRateExceeded, Remedy::Wait { retry_after_ms: 1300 }, 403);
+        assert_eq!(reply.status.as_u16(), 429);
+        assert_eq!(header(&reply, "retry-after"), Some("2"));
+        assert_eq!(header(&reply, "retry-after-ms"), Some("1300"));
+        assert_eq!(header(&reply, "x-should-retry"), Some("true"));
+        assert_eq!(body["retry_after_ms"], 1300);
+        assert_eq!(body["violated-policies"], json!(["tokens"]));
+        assert_eq!(body["violations"][0]["would_fit"], 1);
+        assert_eq!(body.get("resets_at"), None);
+    }
+
+    #[test]
+    fn no_sdk_is_told_to_sleep_for_an_hour() {
+        let (reply, body) = reply(Code::ConcurrencyExceeded, Remedy::Wait { retry_after_ms: 60_001 }, 429);
+        assert_eq!(header(&reply, "retry-after"), Some("61"));
+        assert_eq!(header(&reply, "x-should-retry"), Some("false"));
+        assert_eq!(body["retryable"], true);
+    }
+
+    #[test]
+    fn a_spent_allowance_names_no_wait_and_takes_the_tenants_status() {
+        let resets_at = Some(Millis(1000));
+        let (reply, body) = reply(Code::MonthlyQuotaExhausted, Remedy::Reset { resets_at }, 402);
+        assert_eq!((reply.status.as_u16(), &body["status"]), (402, &json!(402)));
+        assert_eq!((header(&reply, "retry-after"), header(&reply, "retry-after-ms")), (None, None));
+        assert_eq!(header(&reply, "x-should-retry"), Some("false"));
+        assert_eq!(body["resets_at"], "1970-01-01T00:00:01.000Z");
+        assert_eq!(body.get("retry_after_ms"), None);
+    }
+
+    #[test]
+    fn what_never_resets_says_so() {
+        let (_, body) = reply(Code::QuotaExhausted, Remedy::Reset { resets_at: None }, 429);
+        assert!(body.as_object().unwrap().contains_key("resets_at"));
+        assert_eq!((&body["resets_at"], &body["violations"][0]["resets_at"]), (&Value::Null, &Value::Null));
+    }
+
+    #[test]
+    fn every_code_of_the_domain_keeps_its_name() {
+        for code in [
+            Code::RequestIdReused,
+            Code::AlreadyFinished,
+            Code::UnknownUser,
+            Code::UserSuspended,
+            Code::UserUnverified,
+            Code::InputTooLarge,
+            Code::OutputTooLarge,
+            Code::ExceedsCapacity,
+            Code::DailyQuotaExhausted,
+            Code::WeeklyQuotaExhausted,
+            Code::MonthlyQuotaExhausted,
+            Code::QuotaExhausted,
+            Code::RequestRateExceeded,
+            Code::InputRateExceeded,
+            Code::OutputRateExceeded,
+            Code::TokenRateExceeded,
+            Code::CreditRateExceeded,
+            Code::ConcurrencyExceeded,
+            Code::UpstreamCapacityExceeded,
+        ] {
+            assert_eq!(Kind::from(code).entry().code, code.as_str());
+        }
+    }
+}
