@@ -157,7 +157,12 @@ impl Account {
     }
 
     /// Notes that `hold` occupies what its receipts say until `end`.
-    pub fn insert_open<'r>(&mut self, end: Millis, hold: HoldId, receipts: impl Iterator<Item = &'r Receipt>) {
+    pub fn insert_open<'r>(
+        &mut self,
+        end: Millis,
+        hold: HoldId,
+        receipts: impl Iterator<Item = &'r Receipt>,
+    ) {
         let mut parts = Parts::new();
         for receipt in receipts {
             let Some(place) = Self::find(&self.cells, receipt.cell) else { continue };

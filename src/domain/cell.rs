@@ -379,7 +379,8 @@ impl Window {
                 if at >= bounds.0 {
                     return self.take(amount, false, span, now);
                 }
-                let past = self.past.as_deref_mut()?.iter_mut().find(|past| past.start <= at && at < past.end)?;
+                let past =
+                    self.past.as_deref_mut()?.iter_mut().find(|past| past.start <= at && at < past.end)?;
                 past.used = add_saturating(past.used, amount);
                 Some((past.start, past.end))
             }
@@ -399,7 +400,8 @@ impl Window {
         let (used, held) = if self.begun() && self.start == start {
             (&mut self.used, &mut self.held)
         } else {
-            let past = self.past.as_deref_mut().and_then(|past| past.iter_mut().find(|past| past.start == start));
+            let past =
+                self.past.as_deref_mut().and_then(|past| past.iter_mut().find(|past| past.start == start));
             match past {
                 Some(past) => (&mut past.used, &mut past.held),
                 None => return,
@@ -483,7 +485,11 @@ pub enum Standing {
         /// `[start, end)`; `None` for windows not begun and for `lifetime`.
         window: Option<(Millis, Millis)>,
     },
-    Slots { limit: u64, in_use: u64, remaining: u64 },
+    Slots {
+        limit: u64,
+        in_use: u64,
+        remaining: u64,
+    },
 }
 
 impl Standing {
@@ -497,18 +503,18 @@ impl Standing {
 
     pub fn remaining(&self) -> u64 {
         match self {
-            Self::Bucket { remaining, .. } | Self::Window { remaining, .. } | Self::Slots { remaining, .. } => {
-                *remaining
-            }
+            Self::Bucket { remaining, .. }
+            | Self::Window { remaining, .. }
+            | Self::Slots { remaining, .. } => *remaining,
         }
     }
 
     /// The limit's own figure: capacity, limit or slots.
     pub fn limit(&self) -> u64 {
         match self {
-            Self::Bucket { capacity: limit, .. }
-            | Self::Window { limit, .. }
-            | Self::Slots { limit, .. } => *limit,
+            Self::Bucket { capacity: limit, .. } | Self::Window { limit, .. } | Self::Slots { limit, .. } => {
+                *limit
+            }
         }
     }
 

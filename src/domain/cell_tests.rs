@@ -115,7 +115,12 @@ fn a_clock_that_steps_back_refills_nothing() {
 
 fn day(start: i64) -> Span {
     let start = start * 24 * HOUR;
-    Span::Calendar { start: at(start), end: at(start + 24 * HOUR), next_end: at(start + 48 * HOUR), min_len: 23 * HOUR }
+    Span::Calendar {
+        start: at(start),
+        end: at(start + 24 * HOUR),
+        next_end: at(start + 48 * HOUR),
+        min_len: 23 * HOUR,
+    }
 }
 
 #[test]
@@ -135,7 +140,12 @@ fn a_change_of_zone_takes_effect_when_the_window_ends_and_shortens_none() {
     // Days of UTC, then of a zone nine hours ahead.
     let ahead = |start: i64| {
         let start = start * 24 * HOUR - 9 * HOUR;
-        Span::Calendar { start: at(start), end: at(start + 24 * HOUR), next_end: at(start + 48 * HOUR), min_len: 23 * HOUR }
+        Span::Calendar {
+            start: at(start),
+            end: at(start + 24 * HOUR),
+            next_end: at(start + 48 * HOUR),
+            min_len: 23 * HOUR,
+        }
     };
     let mut window = Window::default();
     window.take(1, false, day(0), at(HOUR));
@@ -185,7 +195,9 @@ fn over_by_and_remaining_are_never_negative() {
     let mut window = Window::default();
     window.take(100, true, day(0), at(0));
     window.settle((at(0), at(24 * HOUR)), Reserved::Held(100), 1234, at(0));
-    let Standing::Window { remaining, over_by, used, .. } = window.standing(1000, 0, day(0)) else { panic!() };
+    let Standing::Window { remaining, over_by, used, .. } = window.standing(1000, 0, day(0)) else {
+        panic!()
+    };
     assert_eq!((remaining, over_by, used), (0, 234, 1234));
 }
 

@@ -110,10 +110,20 @@ impl MeterCode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Figures {
     /// Tokens and tokens per minute, in force since `since`.
-    Bucket { capacity: u64, refill: u64, since: Millis },
+    Bucket {
+        capacity: u64,
+        refill: u64,
+        since: Millis,
+    },
     /// `granted` is what grants add to `limit` now.
-    Window { limit: u64, granted: u64, span: Span },
-    Slots { limit: u64 },
+    Window {
+        limit: u64,
+        granted: u64,
+        span: Span,
+    },
+    Slots {
+        limit: u64,
+    },
     /// The limit is gone from the plan: its cell goes on as it was.
     Kept,
 }
@@ -124,11 +134,20 @@ pub enum Span {
     /// Borders around now by the calendar rule in force. A running window that
     /// was opened under another rule ends as stored; the next one then ends at
     /// the first border at least `min_len` ms after it began.
-    Calendar { start: Millis, end: Millis, next_end: Millis, min_len: i64 },
+    Calendar {
+        start: Millis,
+        end: Millis,
+        next_end: Millis,
+        min_len: i64,
+    },
     /// Windows of `len` ms that tile from the first take.
-    Tiles { len: i64 },
+    Tiles {
+        len: i64,
+    },
     /// A window of `len` ms that opens at a take when none is open.
-    Session { len: i64 },
+    Session {
+        len: i64,
+    },
     Lifetime,
 }
 

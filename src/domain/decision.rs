@@ -1,13 +1,14 @@
 //! Verdicts and which refusal wins when several apply.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 use super::cell::Standing;
 use super::ids::Label;
 use super::plan::{Enforce, Limit, Meter, Rule, Scope};
 use super::quantity::{Ppm, add_saturating};
 use super::step::{Shortfall, Shown};
-use super::time::{Millis, Period};
+use super::time::{Millis, Period, Zone};
 
 /// Why a call is refused, in the words callers see. A refusal is a value, not
 /// an error.
@@ -71,11 +72,21 @@ pub struct LimitRow {
     pub standing: Standing,
     /// What a shadow limit would have refused so far.
     pub would_refuse: u32,
+    /// The zone whose midnights border a calendar window.
+    pub zone: Option<Arc<Zone>>,
+    /// The length of windows that always last the same.
+    pub window_seconds: Option<u32>,
 }
 
 impl LimitRow {
-    pub fn new(limit: &Limit, shown: Shown) -> Self {
+    pub fn new(limit: &Limit, zone: Option<&Arc<Zone>>, shown: Shown) -> Self {
+        let period_ms = match &limit.rule {
+            Rule::Window { period, .. } => period.fixed_len_ms(),
+            _ => None,
+        };
         Self {
+            zone: zone.cloned(),
+            window_seconds: period_ms.and_then(|ms| u32::try_from(ms / 1000).ok()),
             name: limit.name.clone(),
             scope: limit.scope,
             meter: limit.rule.meter().cloned(),
@@ -134,7 +145,7 @@ pub struct Refusal {
     /// Every failing limit, in the order of the reply's rows.
     pub violations: Vec<Violation>,
     /// For `already_finished`: the hold as it ended.
-    pub hold: Option<std::sync::Arc<super::hold::Hold>>,
+    pub hold: Option<Arc<super::hold::Hold>>,
     /// The rows of the limits asked (for `RateLimit` headers).
     pub limits: Vec<LimitRow>,
 }

@@ -101,9 +101,16 @@ pub enum Stage {
     /// Open; in doubt from `expires_at` on (read off the clock).
     Held,
     /// Told to be in doubt (`usage: unknown`) before the lease ended.
-    InDoubt { since: Millis },
+    InDoubt {
+        since: Millis,
+    },
     Settled(Box<Settlement>),
-    Released { at: Millis, late: bool, reason: ReleaseReason, by: FinishedBy },
+    Released {
+        at: Millis,
+        late: bool,
+        reason: ReleaseReason,
+        by: FinishedBy,
+    },
 }
 
 /// How the usage of a settled hold was told and counted.

@@ -1,18 +1,18 @@
 #![doc = include_str!("README.md")]
 
-pub mod ids;
-pub mod quantity;
-pub mod time;
-pub mod document;
-pub mod plan;
-pub mod price;
+pub mod account;
 pub mod capacity;
 pub mod cell;
 pub mod charge;
-pub mod account;
-pub mod step;
-pub mod hold;
 pub mod decision;
+pub mod document;
+pub mod hold;
+pub mod ids;
+pub mod plan;
+pub mod price;
+pub mod quantity;
+pub mod step;
+pub mod time;
 
 #[cfg(test)]
 mod cell_tests;

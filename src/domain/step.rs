@@ -47,8 +47,17 @@ pub struct Shortfall {
 /// What becomes of an ask.
 #[derive(Debug)]
 pub enum Verdict {
-    Fits { output: u64, is_final: bool, receipts: Vec<Receipt>, projections: Projections, standings: Standings },
-    Refused { shortfalls: SmallVec<[Shortfall; 4]>, standings: Standings },
+    Fits {
+        output: u64,
+        is_final: bool,
+        receipts: Vec<Receipt>,
+        projections: Projections,
+        standings: Standings,
+    },
+    Refused {
+        shortfalls: SmallVec<[Shortfall; 4]>,
+        standings: Standings,
+    },
 }
 
 /// Decides an ask over all `accounts` (in the order the charges index them).
@@ -92,7 +101,9 @@ pub fn take(accounts: &[&Account], scopes: &[Scope], ask: &Ask, now: Millis) -> 
             (None, cell) => take_from(cell, charge, amount, now),
             (Some(at), cell) => take_at(cell, charge, amount, at, now),
         };
-        is_final |= amount > 0 && charge.enforce == Enforce::Hard && charge.account_is_callers(scopes)
+        is_final |= amount > 0
+            && charge.enforce == Enforce::Hard
+            && charge.account_is_callers(scopes)
             && is_spent(projection.cell(place), charge);
         receipts.push(Receipt {
             scope: scopes[usize::from(charge.account)],
@@ -129,7 +140,11 @@ pub fn probe(account: &Account, charges: &[Charge], now: Millis) -> Vec<Probe> {
         let cell = projections[0].cell(place);
         (needed > room(cell, charge)).then(|| remedy(account, place, cell, charge, needed, needed, now))
     };
-    shown.into_iter().zip(charges.iter().enumerate().map(ask)).map(|(shown, remedy)| Probe { shown, remedy }).collect()
+    shown
+        .into_iter()
+        .zip(charges.iter().enumerate().map(ask))
+        .map(|(shown, remedy)| Probe { shown, remedy })
+        .collect()
 }
 
 /// What finishing turns the receipts' amounts into.
@@ -278,7 +293,9 @@ pub fn extend(accounts: &[&Account], hold: &Hold, charges: &[Charge], now: Milli
         }
         receipt.reserved = add_saturating(receipt.reserved, amount);
         match (projection.cell_mut(place), receipt.window) {
-            (Cell::Window(window), Some(bounds)) => window.take_in(bounds, amount, charge.meter.is_held(), now),
+            (Cell::Window(window), Some(bounds)) => {
+                window.take_in(bounds, amount, charge.meter.is_held(), now)
+            }
             (cell, _) => receipt.window = take_from(cell, charge, amount, now),
         }
     }
@@ -331,7 +348,9 @@ fn standings(projections: &Projections, charges: &[Charge], now: Millis) -> Stan
 fn standing(cell: &Cell, figures: Figures, now: Millis) -> Standing {
     match (cell, figures) {
         (Cell::Bucket(bucket), _) => bucket.standing(now),
-        (Cell::Window(window), Figures::Window { limit, granted, span }) => window.standing(limit, granted, span),
+        (Cell::Window(window), Figures::Window { limit, granted, span }) => {
+            window.standing(limit, granted, span)
+        }
         (Cell::Window(window), _) => window.standing(0, 0, Span::Lifetime),
         (Cell::Slots(slots), Figures::Slots { limit }) => slots.standing(limit),
         (Cell::Slots(slots), _) => slots.standing(slots.in_use()),
@@ -415,7 +434,13 @@ fn take_from(cell: &mut Cell, charge: &Charge, amount: u64, now: Millis) -> Opti
 }
 
 /// Books use that happened at `at`: used, never held.
-fn take_at(cell: &mut Cell, charge: &Charge, amount: u64, at: Millis, now: Millis) -> Option<(Millis, Millis)> {
+fn take_at(
+    cell: &mut Cell,
+    charge: &Charge,
+    amount: u64,
+    at: Millis,
+    now: Millis,
+) -> Option<(Millis, Millis)> {
     match (cell, charge.figures) {
         (Cell::Bucket(bucket), _) => {
             bucket.take(amount, false);

@@ -14,11 +14,24 @@ use super::time::Millis;
 use crate::domain::charge::TenantRef;
 
 const T0: Millis = Millis(1_770_000_000_000);
-const MONTH: Span =
-    Span::Calendar { start: T0, end: Millis(T0.0 + 2_592_000_000), next_end: Millis(T0.0 + 5_184_000_000), min_len: 1 };
+const MONTH: Span = Span::Calendar {
+    start: T0,
+    end: Millis(T0.0 + 2_592_000_000),
+    next_end: Millis(T0.0 + 5_184_000_000),
+    min_len: 1,
+};
 
 fn charge(account: u8, cell: u64, meter: MeterCode, figures: Figures, demand: Demand) -> Charge {
-    Charge { account, cell: CellId(cell), meter, figures, demand, enforce: Enforce::Hard, asked: true, keep: 0 }
+    Charge {
+        account,
+        cell: CellId(cell),
+        meter,
+        figures,
+        demand,
+        enforce: Enforce::Hard,
+        asked: true,
+        keep: 0,
+    }
 }
 
 fn bucket(capacity: u64, refill: u64) -> Figures {
@@ -133,7 +146,8 @@ fn an_empty_call_passes_an_exhausted_window() {
 #[test]
 fn slots_free_themselves_when_leases_end_each_on_its_own_clock() {
     let mut account = Account::default();
-    let slots = || ask(vec![charge(0, 1, MeterCode::SLOTS, Figures::Slots { limit: 2 }, Demand::fixed(1))], 0, 0);
+    let slots =
+        || ask(vec![charge(0, 1, MeterCode::SLOTS, Figures::Slots { limit: 2 }, Demand::fixed(1))], 0, 0);
     let mut admitted = Vec::new();
     for second in (0..300).step_by(5) {
         let now = T0.plus_ms(second * 1_000);
@@ -148,9 +162,8 @@ fn slots_free_themselves_when_leases_end_each_on_its_own_clock() {
 #[test]
 fn a_wait_for_a_slot_is_the_lease_end_that_frees_it() {
     let mut account = Account::default();
-    let slots = |limit| {
-        ask(vec![charge(0, 1, MeterCode::SLOTS, Figures::Slots { limit }, Demand::fixed(1))], 0, 0)
-    };
+    let slots =
+        |limit| ask(vec![charge(0, 1, MeterCode::SLOTS, Figures::Slots { limit }, Demand::fixed(1))], 0, 0);
     for (id, lease) in [(1, 9_000), (2, 4_000), (3, 7_000)] {
         assert!(take(&mut account, &slots(3), id, T0, lease).is_some());
     }

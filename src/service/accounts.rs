@@ -107,9 +107,11 @@ fn not_recorded() -> ServiceError {
 
 fn loaded(key: &AccountKey, stored: StoredAccount) -> Result<Loaded, ServiceError> {
     let unfinished = stored.unfinished.iter().map(|hold: &Arc<Hold>| &**hold);
-    let account = Account::unpack(stored.state.as_deref(), key.scope, unfinished).map_err(ServiceError::Corrupt)?;
+    let account =
+        Account::unpack(stored.state.as_deref(), key.scope, unfinished).map_err(ServiceError::Corrupt)?;
     let is_user = key.scope == Scope::User;
-    let requests = stored.requests.into_iter().map(|(digest, id, at)| (digest, id, at.unwrap_or(Millis::MAX)));
+    let requests =
+        stored.requests.into_iter().map(|(digest, id, at)| (digest, id, at.unwrap_or(Millis::MAX)));
     Ok(Loaded {
         account,
         unfinished: if is_user { stored.unfinished } else { Vec::new() },

@@ -6,9 +6,7 @@ use smallvec::SmallVec;
 
 use super::charging::{Call, Charging, Subject};
 use super::users::Profile;
-use super::{
-    Allowed, Catalog, CheckCommand, CheckReply, Plan, Service, ServiceError, Tenant, Unrecorded,
-};
+use super::{Allowed, Catalog, CheckCommand, CheckReply, Plan, Service, ServiceError, Tenant, Unrecorded};
 use crate::domain::charge::AccountKey;
 use crate::domain::decision::{self, Code, Refusal};
 use crate::domain::hold::{Amounts, Caps, Granted, Hold, RequestMark, Stage};
@@ -212,7 +210,8 @@ impl<'a> Context<'a> {
     fn admissible(&self) -> Result<Result<Admissible<'a>, Refusal>, ServiceError> {
         let settings = &self.catalog.settings;
         let command = self.command;
-        let known_model = command.model.as_ref().and_then(|model| self.catalog.models.resolve(model.as_str()));
+        let known_model =
+            command.model.as_ref().and_then(|model| self.catalog.models.resolve(model.as_str()));
         if command.model.is_some() && known_model.is_none() && !settings.default_pool_only {
             return Err(ServiceError::UnknownModel);
         }
@@ -229,7 +228,10 @@ impl<'a> Context<'a> {
             return Err(ServiceError::invalid("/min_output_tokens", "must not be above max_output_tokens"));
         }
         if command.input_tokens.saturating_add(output_max) > MAX_AMOUNT {
-            return Err(ServiceError::invalid("/max_output_tokens", "input and output together are above 2^53-1"));
+            return Err(ServiceError::invalid(
+                "/max_output_tokens",
+                "input and output together are above 2^53-1",
+            ));
         }
         if self.profile.is_suspended() {
             return Ok(Err(Refusal::plain(Code::UserSuspended)));
@@ -319,9 +321,9 @@ impl<'a> Context<'a> {
 impl Charging<'_> {
     fn warnings(&self, standings: &[Shown]) -> Vec<decision::Warning> {
         let mut warnings = Vec::new();
-        for ((limit, charge), shown) in self.limits.iter().zip(&self.charges).zip(standings) {
+        for (index, (limit, charge)) in self.limits.iter().zip(&self.charges).enumerate() {
             if charge.asked && limit.enforce != Enforce::Shadow && !limit.warn_at.is_empty() {
-                warnings.extend(decision::warning(limit, &decision::LimitRow::new(limit, *shown)));
+                warnings.extend(decision::warning(limit, &self.row(index, standings[index])));
             }
         }
         warnings
@@ -356,7 +358,11 @@ fn fingerprint(command: &CheckCommand) -> [u8; 16] {
 impl Service {
     /// A hold by id: from the engine while it is not finished on record, else
     /// from the ledger.
-    pub(super) async fn find_hold(&self, tenant: &Tenant, id: HoldId) -> Result<Option<Arc<Hold>>, ServiceError> {
+    pub(super) async fn find_hold(
+        &self,
+        tenant: &Tenant,
+        id: HoldId,
+    ) -> Result<Option<Arc<Hold>>, ServiceError> {
         if let Some(hold) = self.engine.hold(tenant.number, id) {
             return Ok(Some(hold));
         }

@@ -10,9 +10,9 @@ use super::calendar::Calendar;
 use super::catalog::{Catalog, Plan, PoolEntry};
 use super::users::Profile;
 use crate::domain::charge::{AccountKey, CellId, Charge, Demand, Figures, MeterCode, Span, TenantRef};
+use crate::domain::decision::{self, LimitRow, Refusal};
 use crate::domain::hold::Hold;
 use crate::domain::ids::{Label, Name, UserId};
-use crate::domain::decision::{self, LimitRow, Refusal};
 use crate::domain::plan::{Enforce, Filter, Limit, Meter, PoolCounts, Rule, Scope};
 use crate::domain::price::Prices;
 use crate::domain::step::{Shortfall, Shown};
@@ -59,7 +59,12 @@ pub(super) struct Charging<'a> {
 impl<'a> Subject<'a> {
     /// The charges of a call, with those of the pool it uses. The accounts of
     /// `hold`, if given, are among the charging's whatever the plan says now.
-    pub fn charges(self, call: &mut Call<'_>, pool: Option<&'a PoolEntry>, hold: Option<&Hold>) -> Charging<'a> {
+    pub fn charges(
+        self,
+        call: &mut Call<'_>,
+        pool: Option<&'a PoolEntry>,
+        hold: Option<&Hold>,
+    ) -> Charging<'a> {
         let mut charging = Charging::default();
         charging.account(self.key(Scope::User));
         let touched = |scope| hold.is_some_and(|hold| hold.receipts.iter().any(|r| r.scope == scope));
@@ -87,7 +92,11 @@ impl<'a> Subject<'a> {
                 let Some(key) = self.key_of(*scope) else { continue };
                 let account = charging.account(key);
                 let meter = limit.rule.meter().and_then(MeterCode::built_in).unwrap_or(MeterCode::SLOTS);
-                charging.push(limit, self.zone_of(limit), self.charge(limit, cell, account, meter, Demand::NONE, true));
+                charging.push(
+                    limit,
+                    self.zone_of(limit),
+                    self.charge(limit, cell, account, meter, Demand::NONE, true),
+                );
             }
         }
         charging
@@ -105,7 +114,11 @@ impl<'a> Subject<'a> {
             }
             let account = charging.account(key);
             let (meter, demand) = demand(&limit.rule, call);
-            charging.push(limit, self.zone_of(limit), self.charge(limit, cell, account, meter, demand, asked));
+            charging.push(
+                limit,
+                self.zone_of(limit),
+                self.charge(limit, cell, account, meter, demand, asked),
+            );
         }
     }
 
@@ -141,7 +154,16 @@ impl<'a> Subject<'a> {
         demand: Demand,
         asked: bool,
     ) -> Charge {
-        Charge { account, cell, meter, figures: self.figures(limit), demand, enforce: limit.enforce, asked, keep: 0 }
+        Charge {
+            account,
+            cell,
+            meter,
+            figures: self.figures(limit),
+            demand,
+            enforce: limit.enforce,
+            asked,
+            keep: 0,
+        }
     }
 
     /// The figures of a limit now.
@@ -248,9 +270,8 @@ impl<'a> Charging<'a> {
 
     /// The rows of a reply: the limits asked, less those that only count.
     pub fn rows(&self, standings: &[Shown]) -> Vec<LimitRow> {
-        let told = |index: &usize| {
-            self.charges[*index].asked && self.limits[*index].enforce != Enforce::Shadow
-        };
+        let told =
+            |index: &usize| self.charges[*index].asked && self.limits[*index].enforce != Enforce::Shadow;
         (0..self.limits.len()).filter(told).map(|index| self.row(index, standings[index])).collect()
     }
 
@@ -295,7 +316,8 @@ impl Catalog {
                 best = Some((closeness, entry));
             }
         }
-        best.map(|(_, entry)| entry).or_else(|| self.pools.iter().find(|entry| entry.pool.id.as_str() == "default"))
+        best.map(|(_, entry)| entry)
+            .or_else(|| self.pools.iter().find(|entry| entry.pool.id.as_str() == "default"))
     }
 }
 

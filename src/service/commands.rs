@@ -86,7 +86,10 @@ pub enum FinishReply {
     HasProgress(Arc<Hold>, Millis),
     LeaseEnded(Arc<Hold>, Millis),
     /// A figure beyond the tenant's `max_tokens_per_call`.
-    UsageImplausible { field: &'static str, max: u64 },
+    UsageImplausible {
+        field: &'static str,
+        max: u64,
+    },
     /// An extend that the limits do not allow.
     Refused(Refusal),
     /// The extend's key was used with another body.
@@ -127,7 +130,10 @@ pub enum UsageStatus {
     Duplicate,
     Invalid(Vec<Fault>),
     /// A figure beyond the tenant's `max_tokens_per_call`.
-    Implausible { field: &'static str, max: u64 },
+    Implausible {
+        field: &'static str,
+        max: u64,
+    },
 }
 
 /// What a user has left.

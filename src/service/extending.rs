@@ -43,7 +43,8 @@ impl Service {
         }
         let mark = command.key.clone().map(|id| RequestMark { id, fingerprint: fingerprint(command) });
         let repeated = mark.as_ref().is_some_and(|mark| hold.extends.iter().any(|known| known.id == mark.id));
-        if !repeated && hold.state(now) == HoldState::Held
+        if !repeated
+            && hold.state(now) == HoldState::Held
             && let Some(refusal) = too_large(&hold, command.add_output_tokens)
         {
             return Ok(Some((FinishReply::Refused(refusal), Unrecorded(None))));
@@ -51,12 +52,14 @@ impl Service {
         let models = self.models_of(tenant, &hold).await?;
         let cost = models.prices(hold.model.as_ref().map(Name::as_str)).reserve(hold.granted.input_tokens);
         let output = hold.reserved.output_tokens;
-        let add_credits = cost.amount(output + command.add_output_tokens).saturating_sub(hold.reserved.credits);
+        let add_credits =
+            cost.amount(output + command.add_output_tokens).saturating_sub(hold.reserved.credits);
         let catalog = tenant.catalog();
         let profile = self.registry.profile(tenant, &hold.user).await?;
         let charging = self.charging_of(tenant, &catalog, &profile, &hold, now);
         let places = receipts_in(&charging.charges, &charging.accounts, &hold);
-        let charges = extend_charges(&hold, &charging.charges, &places, &charging.accounts, command, add_credits);
+        let charges =
+            extend_charges(&hold, &charging.charges, &places, &charging.accounts, command, add_credits);
         let shown = charges.len();
         let extend = Extend {
             hold: hold.id,
@@ -84,9 +87,8 @@ impl Service {
                 (FinishReply::Done(Finished { hold, now, limits, replayed: true }), unrecorded())
             }
             Extended::Refused { shortfalls, standings } => {
-                let by_limit = |short: &Shortfall| {
-                    places[short.charge].map(|charge| Shortfall { charge, ..*short })
-                };
+                let by_limit =
+                    |short: &Shortfall| places[short.charge].map(|charge| Shortfall { charge, ..*short });
                 let shortfalls: Vec<Shortfall> = shortfalls.iter().filter_map(by_limit).collect();
                 let refusal = charging.refusal(&shortfalls, &standings[shown..], now);
                 (FinishReply::Refused(refusal), Unrecorded(None))
@@ -127,14 +129,23 @@ fn extend_charges(
     let charge = |(receipt, place): (&Receipt, &Option<usize>)| {
         let account = accounts.iter().position(|key| key.scope == receipt.scope).unwrap_or(0) as u8;
         // A pool that counts output as settled reserved none of it.
-        let counts_later = receipt.scope == Scope::Pool
-            && place.is_some_and(|place| now[place].demand.per_output == 0);
+        let counts_later =
+            receipt.scope == Scope::Pool && place.is_some_and(|place| now[place].demand.per_output == 0);
         let demand = if counts_later { Demand::NONE } else { Demand::fixed(increase(receipt.meter)) };
         let (figures, enforce, keep) = match place {
             Some(place) => (now[*place].figures, now[*place].enforce, now[*place].keep),
             None => (Figures::Kept, Enforce::Soft, 0),
         };
-        Charge { account, cell: receipt.cell, meter: receipt.meter, figures, demand, enforce, asked: false, keep }
+        Charge {
+            account,
+            cell: receipt.cell,
+            meter: receipt.meter,
+            figures,
+            demand,
+            enforce,
+            asked: false,
+            keep,
+        }
     };
     hold.receipts.iter().zip(places).map(charge).collect()
 }

@@ -9,9 +9,7 @@ use super::{
     Tenant, Unrecorded,
 };
 use crate::domain::decision::LimitRow;
-use crate::domain::hold::{
-    Amounts, FinishedBy, Hold, HoldState, ReleaseReason, Reported, Settlement, Stage,
-};
+use crate::domain::hold::{Amounts, FinishedBy, Hold, HoldState, ReleaseReason, Reported, Settlement, Stage};
 use crate::domain::ids::{HoldId, Label, Name, RequestId, UserId};
 use crate::domain::plan::{Models, PerCall};
 use crate::domain::price::Prices;
@@ -48,7 +46,11 @@ impl Service {
         replies
     }
 
-    pub async fn release(&self, tenant: &Tenant, command: ReleaseCommand) -> Result<FinishReply, ServiceError> {
+    pub async fn release(
+        &self,
+        tenant: &Tenant,
+        command: ReleaseCommand,
+    ) -> Result<FinishReply, ServiceError> {
         let reason = command.reason;
         let (reply, ticket) = self.finish(tenant, command.id, &Ending::Release(reason)).await?;
         self.recorded(ticket).await?;
@@ -65,7 +67,11 @@ impl Service {
     }
 
     /// A hold as it is now, for reading.
-    pub async fn hold(&self, tenant: &Tenant, id: HoldId) -> Result<Option<(Arc<Hold>, Millis)>, ServiceError> {
+    pub async fn hold(
+        &self,
+        tenant: &Tenant,
+        id: HoldId,
+    ) -> Result<Option<(Arc<Hold>, Millis)>, ServiceError> {
         let hold = self.current_hold(tenant, id).await?;
         Ok(hold.map(|hold| (hold, tenant.now())))
     }
@@ -92,7 +98,8 @@ impl Service {
             return Ok((FinishReply::UsageImplausible { field, max }, Unrecorded(None)));
         }
         if !hold.is_finished() {
-            let outcome = self.finish_with(tenant, &hold, ending.how(self, tenant, &hold).await?, None).await?;
+            let outcome =
+                self.finish_with(tenant, &hold, ending.how(self, tenant, &hold).await?, None).await?;
             if !matches!(outcome.0, engine::Finished::NotOpen) {
                 return self.ended(tenant, ending, outcome).await;
             }
@@ -140,7 +147,12 @@ impl Service {
         Ok((outcome, rows))
     }
 
-    async fn ended(&self, tenant: &Tenant, ending: &Ending<'_>, outcome: (engine::Finished, Vec<LimitRow>)) -> Ended {
+    async fn ended(
+        &self,
+        tenant: &Tenant,
+        ending: &Ending<'_>,
+        outcome: (engine::Finished, Vec<LimitRow>),
+    ) -> Ended {
         let now = tenant.now();
         let barrier = || Unrecorded(Some(self.barrier()));
         match outcome.0 {
@@ -153,7 +165,9 @@ impl Service {
                 Ok((FinishReply::Done(Finished { hold, now, limits, replayed: true }), barrier()))
             }
             engine::Finished::Already(hold) => Ok((FinishReply::AlreadyFinished(hold, now), barrier())),
-            engine::Finished::HasProgress(hold) => Ok((FinishReply::HasProgress(hold, now), Unrecorded(None))),
+            engine::Finished::HasProgress(hold) => {
+                Ok((FinishReply::HasProgress(hold, now), Unrecorded(None)))
+            }
             engine::Finished::NotOpen => Ok((FinishReply::NotFound, Unrecorded(None))),
         }
     }
@@ -161,7 +175,9 @@ impl Service {
     /// The prices of a hold's admission.
     pub(super) async fn models_of(&self, tenant: &Tenant, hold: &Hold) -> Result<Arc<Models>, ServiceError> {
         let models = self.registry.models_at(tenant, hold.models_version).await?;
-        models.ok_or_else(|| ServiceError::Corrupt(format!("models of version {} are gone", hold.models_version)))
+        models.ok_or_else(|| {
+            ServiceError::Corrupt(format!("models of version {} are gone", hold.models_version))
+        })
     }
 
     /// The rows of a reply about a hold, as the plan of now has them.

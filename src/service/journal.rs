@@ -48,7 +48,11 @@ impl Service {
         match self.ledger.commit(batch).await {
             Ok(()) => self.engine.committed(changes),
             Err(error) => {
-                tracing::error!(error = &error as &dyn std::error::Error, changes = changes.len(), "cannot record");
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    changes = changes.len(),
+                    "cannot record"
+                );
                 self.engine.failed(changes);
                 tokio::time::sleep(REST).await;
             }

@@ -1,6 +1,6 @@
 //! What a user has left, and when the next call is possible.
 
-use super::charging::Subject;
+use super::charging::{Charging, Subject};
 use super::{CallState, QuotaState, QuotaView, Service, ServiceError, Tenant};
 use crate::domain::cell::Standing;
 use crate::domain::charge::{Charge, Demand};
@@ -17,7 +17,10 @@ impl Service {
         let now = tenant.now();
         let catalog = tenant.catalog();
         let profile = self.registry.profile(tenant, &user).await?;
-        let id = profile.plan().or(catalog.settings.default_plan.as_ref()).ok_or(ServiceError::NotFound("user"))?;
+        let id = profile
+            .plan()
+            .or(catalog.settings.default_plan.as_ref())
+            .ok_or(ServiceError::NotFound("user"))?;
         let plan = catalog.plan(id).ok_or(ServiceError::UnknownPlan)?;
         let subject = Subject {
             tenant: tenant.number,
@@ -34,7 +37,7 @@ impl Service {
         let charges: Vec<Charge> = charging.charges.iter().map(one).collect();
         let probes = self.probe(&charging.accounts, &charges, now).await?;
         let limits: Vec<(LimitRow, QuotaState)> =
-            charging.limits.iter().zip(&probes).map(|(limit, probe)| row(limit, probe, now)).collect();
+            (0..probes.len()).map(|index| row(&charging, index, &probes[index], now)).collect();
         let (state, next_call_at) = overall(&charging.limits, &limits);
         Ok(QuotaView {
             plan: (plan.sheet.id.clone(), plan.version),
@@ -49,12 +52,14 @@ impl Service {
     }
 }
 
-fn row(limit: &Limit, probe: &Probe, now: Millis) -> (LimitRow, QuotaState) {
-    let row = LimitRow::new(limit, probe.shown);
-    let remedy = probe.remedy.filter(|_| limit.enforce == Enforce::Hard);
+fn row(charging: &Charging<'_>, index: usize, probe: &Probe, now: Millis) -> (LimitRow, QuotaState) {
+    let row = charging.row(index, probe.shown);
+    let remedy = probe.remedy.filter(|_| row.enforce == Enforce::Hard);
     let (state, next_call_at) = match remedy {
         None => (CallState::Ok, None),
-        Some(Remedy::Wait { retry_after_ms }) => (CallState::Waiting, Some(now.plus_ms(retry_after_ms as i64))),
+        Some(Remedy::Wait { retry_after_ms }) => {
+            (CallState::Waiting, Some(now.plus_ms(retry_after_ms as i64)))
+        }
         Some(Remedy::Reset { resets_at }) => (CallState::Exhausted, resets_at),
         Some(Remedy::Never { .. }) => (CallState::Exhausted, None),
     };
@@ -65,9 +70,10 @@ fn row(limit: &Limit, probe: &Probe, now: Millis) -> (LimitRow, QuotaState) {
 /// Over the hard limits that count every call: the worst state, and the
 /// latest moment; none where a limit never comes back.
 fn overall(limits: &[&Limit], rows: &[(LimitRow, QuotaState)]) -> (CallState, Option<Millis>) {
-    let counted = limits.iter().zip(rows).filter(|(limit, _)| {
-        limit.enforce == Enforce::Hard && limit.filter.is_everything()
-    });
+    let counted = limits
+        .iter()
+        .zip(rows)
+        .filter(|(limit, _)| limit.enforce == Enforce::Hard && limit.filter.is_everything());
     let blocking: Vec<&QuotaState> =
         counted.map(|(_, (_, state))| state).filter(|state| state.state != CallState::Ok).collect();
     let state = blocking.iter().map(|state| state.state).max().unwrap_or(CallState::Ok);

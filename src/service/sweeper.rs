@@ -38,7 +38,7 @@ impl Service {
                     }
                 }
                 if round % ROUNDS_PER_SWEEP == 0 {
-                    let kept = service.engine.sweep(service.registry.wall().now());
+                    let kept = service.engine.sweep(service.registry.wall.now());
                     tracing::debug!(accounts.kept = kept, "swept");
                 }
             }
@@ -87,9 +87,7 @@ impl Service {
 
     async fn resolve_by_rule(&self, tenant: &Tenant, hold: &Arc<Hold>) -> Result<(), ServiceError> {
         let how = match tenant.catalog().settings.in_doubt_after.then {
-            Resolution::Release => {
-                How::Release { reason: ReleaseReason::NotSent, by: FinishedBy::Rule }
-            }
+            Resolution::Release => How::Release { reason: ReleaseReason::NotSent, by: FinishedBy::Rule },
             Resolution::Charge => How::Settle(Box::new(charge_reserved(hold))),
             Resolution::Progress => {
                 let models = self.models_of(tenant, hold).await?;

@@ -5,9 +5,9 @@ use super::charging::{Call, Subject};
 use super::finishing::{count, implausible};
 use super::{Service, ServiceError, Tenant, Unrecorded, UsageCommand, UsageResult, UsageStatus};
 use crate::domain::charge::{Demand, MeterCode};
+use crate::domain::document::Fault;
 use crate::domain::hold::{Caps, FinishedBy, Granted, Hold, Settlement, Stage};
 use crate::domain::ids::{HoldId, Name, RequestId};
-use crate::domain::document::Fault;
 use crate::domain::step::Ask;
 use crate::domain::time::Millis;
 use crate::engine::{Take, Taken};
@@ -33,7 +33,9 @@ impl Service {
     async fn book(&self, tenant: &Tenant, command: &UsageCommand) -> Result<UsageStatus, ServiceError> {
         let now = tenant.now();
         let at = command.at.unwrap_or(now);
-        let fault = |message: &str| Ok(UsageStatus::Invalid(vec![Fault { pointer: "/at".into(), message: message.into() }]));
+        let fault = |message: &str| {
+            Ok(UsageStatus::Invalid(vec![Fault { pointer: "/at".into(), message: message.into() }]))
+        };
         if at > now {
             return fault("must not be later than now");
         }
