@@ -20,7 +20,7 @@ pub struct Hold {
     pub request: Option<RequestMark>,
     pub plan: Name,
     pub plan_version: u32,
-    /// The user was not on record: this hold puts them there.
+    /// The user was not on record: this step puts them there.
     pub admits_user: bool,
     pub models_version: u32,
     /// Canonical model name (aliases resolved), as asked for.

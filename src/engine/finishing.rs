@@ -35,6 +35,7 @@ pub(super) fn finish(
     }
     let late = state != HoldState::Held;
     let mut hold = Hold::clone(before);
+    hold.admits_user = false;
     let (stage, tally) = match &finish.how {
         How::Doubt if late => return Err(Finished::Already(before.clone())),
         How::Doubt => {
@@ -104,6 +105,7 @@ pub(super) fn extend(
         }
     };
     let mut hold = Hold::clone(before);
+    hold.admits_user = false;
     hold.receipts = receipts;
     hold.lease_seconds = extend.lease_seconds;
     let end = now.plus_ms(i64::from(extend.lease_seconds) * 1000).min(hold.lives_until);

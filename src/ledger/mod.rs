@@ -37,7 +37,8 @@ pub type Answer<'a, T> = BoxFuture<'a, Result<T, LedgerError>>;
 /// on record wholly or not at all.
 #[derive(Debug, Clone)]
 pub struct Change {
-    /// The hold as it stands after the step (inserted or replaced by id).
+    /// The hold as it stands after the step (inserted or replaced by id). Where
+    /// it admits its user, they come on record too, unless they are.
     pub hold: Arc<Hold>,
     /// What the step adds to the day's totals (signed: corrections).
     pub usage: Option<UsageDelta>,

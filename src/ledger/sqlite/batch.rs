@@ -23,6 +23,14 @@ pub(super) struct Batch {
     pub holds: BTreeMap<[u8; 16], HoldRow>,
     pub accounts: BTreeMap<AccountRow, Arc<[u8]>>,
     pub usage: BTreeMap<UsageKey, Totals>,
+    /// Users who come on record with their first hold.
+    pub users: BTreeMap<(u32, Arc<str>), NewUser>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct NewUser {
+    pub plan: Arc<str>,
+    pub since: i64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -67,6 +75,11 @@ impl Batch {
         let mut last = BTreeMap::new();
         for change in changes {
             last.insert(change.hold.id, &change.hold);
+            if change.hold.admits_user {
+                let hold = &change.hold;
+                let new = NewUser { plan: hold.plan.shared(), since: hold.created_at.0 };
+                batch.users.insert((hold.tenant.0, hold.user.shared()), new);
+            }
             if let Some(delta) = &change.usage {
                 batch.usage.entry(UsageKey::of(&change.hold, delta)).or_default().add(Totals::of(delta));
             }

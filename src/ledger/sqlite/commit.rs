@@ -37,9 +37,16 @@ static USAGE: ManyRows = ManyRows::new(
     add_usage!("requests", "input_tokens", "output_tokens", "total_tokens", "credits"),
 );
 
+/// Whoever was put on record meanwhile stays as they are.
+static USERS: ManyRows = ManyRows::new(
+    "INSERT INTO users (tenant, id, plan, plan_since, created_at, verified, suspended, version)",
+    8,
+    "ON CONFLICT (tenant, id) DO NOTHING",
+);
+
 /// Writes a batch; the caller's transaction makes it all or nothing.
 pub(super) async fn write(connection: &mut SqliteConnection, batch: Batch) -> sqlx::Result<()> {
-    let Batch { holds, accounts, usage } = batch;
+    let Batch { holds, accounts, usage, users } = batch;
     HOLDS
         .write(&mut *connection, holds.into_iter(), |query, (id, row)| {
             let query = query.bind(id.to_vec()).bind(row.tenant).bind(row.user).bind(row.org);
@@ -56,6 +63,12 @@ pub(super) async fn write(connection: &mut SqliteConnection, batch: Batch) -> sq
             let query = query.bind(key.tenant).bind(key.day).bind(key.user).bind(key.model);
             let query = query.bind(key.org).bind(key.plan).bind(key.feature);
             totals.0.into_iter().fold(query, |query, figure| query.bind(figure))
+        })
+        .await?;
+    USERS
+        .write(&mut *connection, users.into_iter(), |query, ((tenant, id), new)| {
+            let query = query.bind(tenant).bind(id).bind(new.plan).bind(new.since).bind(new.since);
+            query.bind(false).bind(false).bind(1)
         })
         .await
 }
