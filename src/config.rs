@@ -426,7 +426,7 @@ mod tests {
     fn variables_that_are_no_settings_are_left_alone() {
         let environment =
             [("APPORTION_SERVICE_HOST", "10.0.0.1"), ("APPORTION_PORT", "tcp://x"), ("APPORTION_LOG", "")];
-        assert_eq!(load(None, &environment, Flags::default()).unwrap().log.filter, "info");
+        assert!(load(None, &environment, Flags::default()).unwrap().log.filter.starts_with("info"));
     }
 
     #[test]

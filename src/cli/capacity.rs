@@ -50,6 +50,9 @@ pub fn run(common: &Common, args: CapacityArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn answer(common: &Common, args: &CapacityArgs) -> anyhow::Result<Report> {
+    if args.active.is_empty() {
+        return Err(Usage("--active names no plan; expected such as free=60,pro=5".into()).into());
+    }
     let (sheets, pools) = match &args.tenant {
         Some(tenant) => of_tenant(common, tenant)?,
         None => of_folder(args.plans.as_deref())?,
@@ -113,7 +116,7 @@ fn write_meter(out: &mut String, meter: &MeterReport) {
     for row in &meter.by_plan {
         out.push_str(&format!(
             "  {:<24}{:>9}{:>14}{:>16}{:>18}\n",
-            row.plan,
+            row.plan.as_str(),
             grouped(row.active),
             figure(row.rate),
             figure(row.demand),

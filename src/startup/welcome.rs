@@ -45,10 +45,11 @@ fn text(address: SocketAddr, token: &str) -> String {
     };
     format!(
         r#"
-First start: here is a tenant `{DEMO}` with the shipped plans. Ask whether a user may call:
+First start: here is a tenant `{DEMO}` with the shipped plans. May this user call a model now?
 
-curl -s http://{host}/v1/check -H 'Authorization: Bearer {token}' -H 'Content-Type: application/json' -d '{{"user":"u_42","input_tokens":1200,"max_output_tokens":512}}'
+curl -s http://{host}/v1/check -H 'Authorization: Bearer {token}' -H 'Content-Type: application/json' -d '{{"user":"u_42","input_tokens":1200,"max_output_tokens":512,"lease_seconds":60}}'
 
+Ask twice: the plan `free` has one call at a time, so the second has to wait for the first to end.
 The token is good for a day. More of them: apportion token mint --tenant {DEMO} --scope "check quota"
 "#
     )

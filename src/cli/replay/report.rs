@@ -193,7 +193,7 @@ impl Report {
         writeln!(
             out,
             "\n{:<18}{:>9}{:>9}{:>11}{:>11}{:>11}{:>10}",
-            "Decisions", "users", "active", "calls", "admitted", "refused", "admitted"
+            "Decisions", "users", "active", "calls", "admitted", "refused", "share"
         )?;
         let mut line = |name: &str, users: u64, active: u64, tally: &Tally| {
             writeln!(
@@ -236,7 +236,7 @@ impl Report {
     }
 
     fn write_tokens(&self, out: &mut String) -> fmt::Result {
-        writeln!(out, "\n{:<24}{:>15}{:>15}{:>10}", "Tokens (admitted calls)", "reserved", "used", "used")?;
+        writeln!(out, "\n{:<24}{:>15}{:>15}{:>10}", "Tokens (admitted calls)", "reserved", "used", "share")?;
         let mut line = |name: &str, reserved: u64, used: u64| {
             let share = percent(used, reserved);
             writeln!(out, "  {name:<22}{:>15}{:>15}{share:>10}", grouped(reserved), grouped(used))
