@@ -78,7 +78,7 @@ impl Batch {
             if change.hold.admits_user {
                 let hold = &change.hold;
                 let new = NewUser { plan: hold.plan.shared(), since: hold.created_at.0 };
-                batch.users.insert((hold.tenant.0, hold.user.shared()), new);
+                batch.users.entry((hold.tenant.0, hold.user.shared())).or_insert(new);
             }
             if let Some(delta) = &change.usage {
                 batch.usage.entry(UsageKey::of(&change.hold, delta)).or_default().add(Totals::of(delta));

@@ -1,0 +1,111 @@
+//! The contract of the ledger, as a list of behaviours.
+//!
+//! A back end is a [`Room`] and one line at the end. Every behaviour gets a
+//! room of its own: one database that can be opened more than once.
+
+mod finding;
+mod holds;
+mod records;
+mod samples;
+mod usage;
+mod users;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use apportion::ledger::{Durability, Ledger, SqliteLedger};
+
+/// Where one behaviour is tried: one database.
+pub trait Room {
+    fn new() -> Self;
+    /// Opens the database, as a process would; the first time it is empty.
+    fn open(&self) -> impl Future<Output = Arc<dyn Ledger>>;
+}
+
+macro_rules! stamp {
+    ($backend:ident, $room:ty; $($file:ident::{$($behaviour:ident),* $(,)?})*) => {
+        mod $backend {
+            $(mod $file {
+                $(#[tokio::test]
+                async fn $behaviour() {
+                    let room = <$room as super::super::Room>::new();
+                    super::super::$file::$behaviour(room).await;
+                })*
+            })*
+        }
+    };
+}
+
+/// Every behaviour, for one back end.
+macro_rules! contract {
+    ($backend:ident: $room:ty) => {
+        stamp! {
+            $backend, $room;
+            holds::{
+                a_hold_reads_back_as_it_was_written,
+                what_was_committed_survives_reopening,
+                a_hold_that_admits_its_user_puts_them_on_record,
+                the_last_change_of_a_hold_and_an_account_stays,
+                batches_of_every_size_are_written_whole,
+                an_empty_batch_changes_nothing,
+                a_hold_belongs_to_its_tenant,
+                a_tenant_has_taken_once_a_hold_is_on_record,
+                a_caller_that_goes_away_leaves_nothing_half_done,
+                a_closed_ledger_refuses_instead_of_hanging,
+                another_process_sees_what_was_committed,
+            }
+            finding::{
+                an_unknown_account_is_empty,
+                a_users_account_comes_with_its_unfinished_holds,
+                an_orgs_account_comes_with_its_unfinished_holds,
+                a_tenants_account_comes_with_its_unfinished_holds,
+                a_pools_account_comes_with_its_unfinished_holds,
+                request_ids_come_with_the_users_account_while_they_are_kept,
+                the_newest_hold_of_a_request_id_is_found,
+                holds_in_doubt_come_oldest_first,
+            }
+            usage::{
+                usage_adds_up_by_day_and_group,
+                usage_saturates_instead_of_overflowing,
+                usage_comes_in_order_and_within_its_days,
+                a_correction_moves_usage,
+            }
+            users::{
+                a_user_reads_back_as_written,
+                a_user_is_replaced_only_by_the_next_version,
+                odd_user_ids_are_told_apart_byte_for_byte,
+                users_page_without_gap_or_repeat,
+                users_are_filtered_by_plan_org_and_part_of_the_id,
+                users_belong_to_their_tenant,
+            }
+            records::{
+                a_tenant_is_created_with_its_first_records_or_not_at_all,
+                a_tenants_id_is_given_once,
+                a_clock_is_kept,
+                the_newest_version_of_each_record_is_listed,
+                a_deleted_record_is_gone_and_can_come_back,
+                all_versions_are_kept_newest_first,
+                a_version_follows_the_newest_or_conflicts,
+                records_belong_to_their_tenant_or_to_nobody,
+                of_writers_at_the_same_time_one_wins,
+                the_revision_grows_by_one_with_every_write,
+            }
+        }
+    };
+}
+
+/// A file in a directory that goes with the room.
+pub struct SqliteRoom(tempfile::TempDir);
+
+impl Room for SqliteRoom {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    async fn open(&self) -> Arc<dyn Ledger> {
+        let path = self.0.path().join("apportion.db");
+        Arc::new(SqliteLedger::open(&path, Durability::Os).await.unwrap())
+    }
+}
+
+contract!(sqlite: crate::contract::ledger::SqliteRoom);

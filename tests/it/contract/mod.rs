@@ -1,0 +1,3 @@
+//! What every back end must do: one list of behaviours, run against each.
+
+pub mod ledger;
