@@ -9,6 +9,6 @@ mod tenant;
 pub mod vectors;
 
 pub use client::Client;
-pub use reply::Reply;
-pub use server::{Server, cli, free_port, number_from_env};
+pub use reply::{Reply, row};
+pub use server::{Server, cli, number_from_env};
 pub use tenant::Tenant;

@@ -7,7 +7,6 @@ use std::sync::OnceLock;
 use std::sync::mpsc;
 
 use apportion::config::{Config, Flags};
-use apportion::startup::Application;
 use tempfile::TempDir;
 
 /// A running service and its data directory.
@@ -69,12 +68,6 @@ pub fn cli(data: &Path, arguments: &[&str]) -> String {
         .expect("the binary runs");
     assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
     String::from_utf8(done.stdout).expect("text").trim().to_owned()
-}
-
-/// A port that was free a moment ago, for binaries that cannot tell theirs.
-pub fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("some port is free");
-    listener.local_addr().expect("it is bound").port()
 }
 
 /// A number that a longer run may set.

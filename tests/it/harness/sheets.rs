@@ -132,10 +132,6 @@ impl PoolSheet {
         self.limit(json!({"name": "pool_places", "kind": "slots", "limit": places}))
     }
 
-    pub fn id(&self) -> &str {
-        self.body["id"].as_str().expect("a pool has an id")
-    }
-
     pub fn json(&self) -> Value {
         self.body.clone()
     }

@@ -5,5 +5,6 @@ mod generate;
 pub mod oracle;
 mod oracle_tests;
 mod random;
-mod rng;
+pub mod rng;
+mod stage;
 mod world;

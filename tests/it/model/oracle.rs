@@ -26,8 +26,6 @@ use calendar::{Calendar, HOUR_MS, Ms};
 use cells::{Cell, HoldNo, Rule, Span};
 use sheet::{Amounts, Limit, Model, Period, Pool, Scope, Sheet};
 
-pub use expect::Expected;
-
 /// Whose count it is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Account {
@@ -73,7 +71,6 @@ pub struct Receipt {
 #[derive(Clone, Debug)]
 pub struct Hold {
     pub user: String,
-    pub org: Option<String>,
     pub request_id: Option<String>,
     pub model: Option<String>,
     pub created: Ms,

@@ -5,8 +5,9 @@
 
 use std::fmt::Write as _;
 
-use super::generate::{Command, Script, Stage};
+use super::generate::{Command, Script};
 use super::rng::Rng;
+use super::stage::Stage;
 use super::world::World;
 use crate::harness::number_from_env;
 

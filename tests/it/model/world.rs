@@ -2,11 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::generate::{Command, Stage, USERS};
+use super::generate::Command;
 use super::oracle::Oracle;
 use super::oracle::calendar::{Ms, wire};
 use super::oracle::cells::HoldNo;
 use super::oracle::expect::{Expected, Ids, Reply as Seen, differences};
+use super::stage::{Stage, USERS};
 use crate::harness::{Reply, Tenant};
 
 pub struct World {

@@ -257,25 +257,4 @@ impl Cell {
             Self::Slots(leases) => leases.retain(|_, end| *end > now),
         }
     }
-
-    pub fn bucket(&mut self) -> &mut Bucket {
-        match self {
-            Self::Bucket(bucket) => bucket,
-            other => panic!("not a bucket: {other:?}"),
-        }
-    }
-
-    pub fn window(&mut self) -> &mut Window {
-        match self {
-            Self::Window(window) => window,
-            other => panic!("not a window: {other:?}"),
-        }
-    }
-
-    pub fn slots(&mut self) -> &mut BTreeMap<HoldNo, Ms> {
-        match self {
-            Self::Slots(slots) => slots,
-            other => panic!("not slots: {other:?}"),
-        }
-    }
 }

@@ -172,7 +172,6 @@ impl Oracle {
         let receipts = wants.iter().map(|w| self.take(w, no, expires)).collect();
         self.holds.push(Hold {
             user: check.user.clone(),
-            org: self.users.get(&check.user).and_then(|u| u.org.clone()),
             request_id: check.request_id.clone(),
             model: check.model.clone(),
             created: self.now,

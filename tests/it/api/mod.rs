@@ -1,0 +1,22 @@
+//! What callers may rely on, endpoint by endpoint; cases from the field keep their figures.
+
+mod batches;
+mod buckets;
+mod capacity;
+mod days;
+mod endings;
+mod idempotency;
+mod identity;
+mod input;
+mod numbers;
+mod plans;
+mod pools;
+mod probes;
+mod reads;
+mod refusals;
+mod retries;
+mod shipped;
+mod slots;
+mod usage;
+mod vectors;
+mod who;

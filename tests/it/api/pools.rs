@@ -1,0 +1,186 @@
+//! Upstream capacity that everybody shares: taken only by admitted work.
+
+use serde_json::{Value, json};
+
+use crate::harness::Tenant;
+use crate::harness::compare::assert_has;
+use crate::harness::sheets::{PoolSheet, Sheet};
+
+async fn with_plans() -> Tenant {
+    let t = Tenant::with(Sheet::named("u").rb(1, 1)).await;
+    t.put_plan(&Sheet::named("v").rb(10, 10).json()).await.ok();
+    t.set_plan("v", "v").await.ok();
+    t
+}
+
+#[tokio::test]
+async fn a_user_who_is_refused_takes_nothing_from_the_pool() {
+    let t = with_plans().await;
+    t.pool(&PoolSheet::new("default", &["*"]).requests(10, 1)).await;
+    let first = t.ask("u", 0, 0).await;
+    assert_has(&first.row("pool_requests"), &json!({"scope": "pool", "remaining": 9}));
+    for _ in 0..19 {
+        let refused = t.ask("u", 0, 0).await.refused(429, "request_rate_exceeded");
+        assert_eq!(refused.body["violations"].as_array().map(Vec::len), Some(1));
+        t.pass(100).await;
+    }
+    assert_eq!(t.ask("v", 0, 0).await.row("pool_requests")["remaining"], 8);
+}
+
+#[tokio::test]
+async fn a_call_refused_by_the_pool_takes_nothing_from_the_user() {
+    let t = Tenant::with(Sheet::new().dr(5).mt(10_000)).await;
+    t.pool(&PoolSheet::new("a", &["model-a"]).places(5)).await;
+    t.pool(&PoolSheet::new("b", &["model-b"]).requests(1, 1)).await;
+    let ask = |user: &str, model: &str| json!({"user": user, "model": model, "input_tokens": 100, "max_output_tokens": 100});
+    let mut served = 0;
+    for user in ["x", "y", "z"] {
+        let first = t.check(ask(user, "model-a")).await.hold_id();
+        t.post(&format!("/v1/holds/{first}/release"), &json!({"reason": "upstream_refused"})).await.ok();
+        let second = t.check(ask(user, "model-b")).await;
+        if second.status == 200 {
+            served += 1;
+            t.finish(&second.hold_id(), 100, 100).await.ok();
+            assert_has(&t.left(user, "requests_per_day").await, &json!({"used": 1}));
+            assert_has(&t.left(user, "tokens_per_month").await, &json!({"used": 200, "held": 0}));
+        } else {
+            let refused = second.refused(429, "upstream_capacity_exceeded");
+            assert_eq!(refused.body["violations"][0]["scope"], "pool");
+            assert_eq!(refused.body["retryable"], true);
+            assert_has(&t.left(user, "requests_per_day").await, &json!({"used": 0}));
+            assert_has(&t.left(user, "tokens_per_month").await, &json!({"used": 0, "held": 0}));
+        }
+    }
+    assert_eq!(served, 1);
+    assert_has(&t.check(ask("w", "model-a")).await.row("pool_places"), &json!({"in_use": 1}));
+}
+
+#[tokio::test]
+async fn bulk_leaves_the_share_of_interactive_calls() {
+    let t = Tenant::with(Sheet::new().dr(1000)).await;
+    t.pool(&PoolSheet::new("default", &["*"]).places(10).field("interactive_share", json!(0.3))).await;
+    let ask = |lane: &str| json!({"user": "u", "priority": lane});
+    let mut bulk = Vec::new();
+    for n in 0..20 {
+        let reply = t.check(ask("bulk")).await;
+        if n < 7 {
+            bulk.push(reply.hold_id());
+        } else {
+            reply.refused(429, "upstream_capacity_exceeded");
+        }
+    }
+    for _ in 0..3 {
+        t.check(ask("interactive")).await.ok();
+    }
+    t.check(ask("interactive")).await.refused(429, "upstream_capacity_exceeded");
+    t.finish(&bulk[0], 0, 0).await.ok();
+    let last = t.check(ask("interactive")).await;
+    assert_has(&last.row("pool_places"), &json!({"in_use": 10, "remaining": 0}));
+    t.check(ask("bulk")).await.refused(429, "upstream_capacity_exceeded");
+}
+
+#[tokio::test]
+async fn a_bulk_call_that_can_never_fit_its_share_is_told_so() {
+    let t = Tenant::with(Sheet::new().dr(1000)).await;
+    t.pool(&PoolSheet::new("default", &["*"]).output_tokens(101, 60).field("interactive_share", json!(0.3)))
+        .await;
+    let ask = |lane: &str, n: i64| json!({"user": "u", "priority": lane, "max_output_tokens": n});
+    // The share of 30.3 is rounded up: 70 are left for bulk.
+    let refused = t.check(ask("bulk", 71)).await.refused(413, "exceeds_capacity");
+    assert_has(&refused.body, &json!({"limit": "pool_output", "max": 70}));
+    t.check(ask("bulk", 70)).await.ok();
+    let refused = t.check(ask("bulk", 1)).await.refused(429, "upstream_capacity_exceeded");
+    assert_has(&refused.body["violations"][0], &json!({"remaining": 31, "would_fit": 0}));
+    t.check(ask("interactive", 31)).await.ok();
+}
+
+#[tokio::test]
+async fn one_place_in_the_pool_is_one_call() {
+    let t = Tenant::with(Sheet::new().dr(1000)).await;
+    t.pool(&PoolSheet::new("default", &["*"]).places(1)).await;
+    let hold = t.ask_for("u", 0, 0, 30).await.hold_id();
+    let refused = t.ask("v", 0, 0).await.refused(429, "upstream_capacity_exceeded");
+    assert!(refused.body["retry_after_ms"].as_i64().is_some_and(|ms| ms >= 30_000), "{}", refused.text);
+    t.finish(&hold, 0, 0).await.ok();
+    t.ask("v", 0, 0).await.ok();
+}
+
+#[tokio::test]
+async fn waits_for_the_pool_are_spread_and_never_too_short() {
+    let t = Tenant::with(Sheet::new().dr(1000)).await;
+    t.pool(&PoolSheet::new("default", &["*"]).requests(5, 60)).await;
+    for n in 0..5 {
+        t.ask(&format!("u{n}"), 0, 0).await.ok();
+    }
+    let mut waits = Vec::new();
+    for n in 0..10 {
+        let refused = t.ask(&format!("v{n}"), 0, 0).await.refused(429, "upstream_capacity_exceeded");
+        waits.push(refused.body["retry_after_ms"].as_i64().unwrap());
+    }
+    for (n, wait) in waits.iter().enumerate() {
+        // The n-th caller's share is there after n seconds.
+        let share = 1000 * (n as i64 + 1);
+        assert!(*wait >= share && *wait <= share + 1000.max(share / 10), "{waits:?}");
+    }
+    t.pass(waits[0]).await;
+    t.ask("v0", 0, 0).await.ok();
+}
+
+#[tokio::test]
+async fn the_most_specific_pool_is_used_and_the_default_otherwise() {
+    let t = Tenant::with(Sheet::new().dr(1000)).await;
+    t.put_models(&json!([{"id": "opus-4", "aliases": ["smart"], "input": 0, "output": 0}])).await.ok();
+    for (id, models) in [("default", "*"), ("families", "opus*"), ("exact", "opus-4-fast")] {
+        t.pool(
+            &PoolSheet::new(id, &[models])
+                .requests(50, 1)
+                .limit(json!({"name": format!("in_{id}"), "kind": "slots", "limit": 50})),
+        )
+        .await;
+    }
+    for (model, pool) in [
+        (json!("opus-4"), "in_families"),
+        (json!("SMART"), "in_families"),
+        (json!("opus-4-fast"), "in_exact"),
+        (json!("sonnet"), "in_default"),
+        (Value::Null, "in_default"),
+    ] {
+        let rows = t.check(json!({"user": "u", "model": model})).await.ok()["limits"].clone();
+        let names: Vec<&str> = rows.as_array().unwrap().iter().map(|r| r["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["requests_per_day", "pool_requests", pool], "{model}");
+    }
+    t.put_settings(json!({"default_pool_only": false})).await.ok();
+    t.check(json!({"user": "u", "model": "sonnet"})).await.refused(400, "unknown_model");
+    t.check(json!({"user": "u", "model": "smart"})).await.ok();
+}
+
+#[tokio::test]
+async fn pools_are_not_shown_in_the_quota_view() {
+    let t = Tenant::with(Sheet::new().dr(10)).await;
+    t.pool(&PoolSheet::new("default", &["*"]).requests(10, 1)).await;
+    t.ask("u", 0, 0).await.ok();
+    assert_eq!(t.quota("u").await.ok()["limits"].as_array().map(Vec::len), Some(1));
+}
+
+#[tokio::test]
+async fn the_shipped_pool_is_for_planning_until_it_is_enforced() {
+    let t = Tenant::with(Sheet::new().dr(10)).await;
+    let shipped = t.get("/v1/admin/pools/default").await.ok();
+    assert_has(
+        &shipped,
+        &json!({"id": "default", "enforced": false, "margin": 0.7, "interactive_share": 0.3}),
+    );
+    assert_eq!(t.ask("u", 0, 0).await.ok()["limits"].as_array().map(Vec::len), Some(1));
+}
+
+#[tokio::test]
+async fn a_vendors_figure_is_split_into_stock_and_refill() {
+    let t = Tenant::with(Sheet::new().dr(10)).await;
+    let pool = PoolSheet::new("default", &["*"]).field("margin", json!(0.7)).limit(json!({
+        "name": "pool_output", "kind": "bucket", "meter": "output_tokens",
+        "vendor_limit": 100_000, "burst_share": 0.2,
+    }));
+    t.pool(&pool).await;
+    let row = t.ask("u", 0, 0).await.row("pool_output");
+    assert_has(&row, &json!({"limit": 14_000, "refill_per_minute": 56_000, "remaining": 14_000}));
+}

@@ -1,0 +1,5 @@
+//! Killed in the middle, crowded from all sides: the figures stay right.
+
+mod kill;
+mod parallel;
+mod process;
