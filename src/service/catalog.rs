@@ -104,6 +104,8 @@ pub struct Plan {
 #[derive(Debug)]
 pub struct PoolEntry {
     pub pool: Pool,
+    /// The models it serves, aliases resolved.
+    pub serves: Filter,
     pub version: u32,
     pub effective_at: Millis,
     /// The cell of each of the pool's limits, in the pool's order.
@@ -128,7 +130,8 @@ impl PoolEntry {
         let limits = || pool.limits.iter().map(|limit| &limit.limit);
         let cells = limits().map(Limit::cell).collect();
         let filters = limits().map(|limit| limit.filter.resolved(&catalog.models)).collect();
-        Self { pool, version, effective_at, cells, filters, models_version: catalog.models_version }
+        let serves = pool.filter().resolved(&catalog.models);
+        Self { serves, pool, version, effective_at, cells, filters, models_version: catalog.models_version }
     }
 }
 

@@ -310,7 +310,7 @@ impl Catalog {
     pub(super) fn pool_for(&self, model: Option<&str>) -> Option<&Arc<PoolEntry>> {
         let mut best: Option<(usize, &Arc<PoolEntry>)> = None;
         for entry in &self.pools {
-            if let Some(closeness) = entry.pool.specificity(model)
+            if let Some(closeness) = entry.serves.specificity(model)
                 && best.is_none_or(|(most, _)| closeness > most)
             {
                 best = Some((closeness, entry));
