@@ -12,26 +12,34 @@ use crate::ledger::encoding::audited_user;
 use crate::ledger::{LedgerError, Signals, User, UserQuery, Written};
 
 macro_rules! select_users {
-    ($which:literal) => {
+    ($from:literal, $($which:literal)*) => {
         concat!(
             "SELECT id, plan, plan_since, plan_sequence, org, verified, suspended, zone, anchor_day,
                     signals, created_at, version
-             FROM users WHERE tenant = $1 AND ",
-            $which
+             FROM ",
+            $from,
+            " WHERE tenant = $1 AND ",
+            $($which),*
         )
     };
 }
 
-pub(super) const USER: &str = select_users!("id = $2");
-/// Pages: each text reads one index from `after` on. `instr` finds exact bytes.
-pub(super) const ALL: &str =
-    select_users!("id > $2 AND ($3 IS NULL OR instr(id, $3) > 0) ORDER BY id LIMIT $6");
-pub(super) const OF_PLAN: &str =
-    select_users!("id > $2 AND ($3 IS NULL OR instr(id, $3) > 0) AND plan = $4 ORDER BY id LIMIT $6");
-pub(super) const OF_ORG: &str = select_users!(
-    "id > $2 AND ($3 IS NULL OR instr(id, $3) > 0) AND org = $5 AND ($4 IS NULL OR plan = $4)
-     ORDER BY id LIMIT $6"
-);
+/// Each page reads one index from `after` on. Without statistics SQLite would
+/// read all users of a tenant for the few of a plan. `instr` finds exact bytes.
+macro_rules! page_of_users {
+    ($from:literal, $which:literal) => {
+        select_users!(
+            $from,
+            "id > $2 AND ($3 IS NULL OR instr(id, $3) > 0)" $which " ORDER BY id LIMIT $6"
+        )
+    };
+}
+
+pub(super) const USER: &str = select_users!("users", "id = $2");
+pub(super) const ALL: &str = page_of_users!("users", "");
+pub(super) const OF_PLAN: &str = page_of_users!("users INDEXED BY users_by_plan", " AND plan = $4");
+pub(super) const OF_ORG: &str =
+    page_of_users!("users INDEXED BY users_by_org", " AND org = $5 AND ($4 IS NULL OR plan = $4)");
 
 pub(super) async fn user(
     connection: &mut SqliteConnection,

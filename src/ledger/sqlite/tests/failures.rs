@@ -1,0 +1,189 @@
+//! Writes that fail midway.
+
+use std::error::Error;
+
+use sqlx::Row;
+
+use super::*;
+use crate::domain::ids::TenantId;
+use crate::ledger::{Ledger, LedgerError, Record, RecordKind, Signals, User};
+
+fn chain(error: &dyn Error) -> String {
+    std::iter::successors(Some(error), |error: &&dyn Error| (*error).source())
+        .map(|error| format!("{error}; "))
+        .collect()
+}
+
+/// The failure's causes, all in one text; it must be one that can pass.
+fn unavailable(answer: Result<(), LedgerError>) -> String {
+    match answer {
+        Err(error @ LedgerError::Unavailable(_)) => chain(&error),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn pragma(ledger: &SqliteLedger, text: &'static str) {
+    let run = ledger
+        .writer
+        .run(|connection| Box::pin(async move { Ok(connection.execute(text).await.map(drop)?) }));
+    run.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_batch_that_fails_midway_leaves_nothing() {
+    // ABORT fails the statement, ROLLBACK ends the transaction behind the
+    // driver's back, as a full disk does.
+    for how in ["ABORT", "ROLLBACK", "FAIL"] {
+        for table in ["accounts", "usage", "taken"] {
+            let dir = Dir::new();
+            let ledger = dir.open().await;
+            let trap = format!(
+                "CREATE TRIGGER trap BEFORE INSERT ON {table} BEGIN SELECT RAISE({how}, 'the trap shuts'); END"
+            );
+            execute(&mut dir.other().await, &trap).await.unwrap();
+            let text = unavailable(ledger.commit(vec![change("u_1", 1), change("u_2", 2)]).await);
+            assert!(text.contains("the trap shuts") && text.contains("apportion.db"), "{text}");
+            for empty in ["holds", "accounts", "usage", "taken"] {
+                assert_eq!(count(&dir, empty).await, 0, "{empty} after {how} in {table}");
+            }
+            execute(&mut dir.other().await, "DROP TRIGGER trap").await.unwrap();
+            ledger.commit(vec![change("u_1", 1)]).await.unwrap();
+            assert_eq!(count(&dir, "holds").await, 1, "and the next one goes through, after {how}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_loses_nothing_and_passes() {
+    let dir = Dir::new();
+    let ledger = dir.open().await;
+    ledger.commit(vec![change("u_1", 1)]).await.unwrap();
+    pragma(&ledger, "PRAGMA max_page_count = 60").await;
+    let mut number = 1;
+    let error = loop {
+        let batch = (1..=20).map(|more| change("u_2", number + more)).collect();
+        match ledger.commit(batch).await {
+            Ok(()) => number += 20,
+            failed => break unavailable(failed),
+        }
+        assert!(number < 10_000, "the file was to be full by now");
+    };
+    assert!(error.contains("full") && error.contains("apportion.db"), "{error}");
+    assert_eq!(count(&dir, "holds").await, number, "what was acknowledged is there, nothing else");
+    assert!(ledger.hold(TENANT, change("u_1", 1).hold.id).await.unwrap().is_some(), "and can be read");
+    pragma(&ledger, "PRAGMA max_page_count = 1000000").await;
+    ledger.commit(vec![change("u_1", 20_000)]).await.unwrap();
+    assert_eq!(count(&dir, "holds").await, number + 1);
+}
+
+#[tokio::test]
+async fn a_file_that_others_lock_is_unavailable_until_they_let_go() {
+    let dir = Dir::new();
+    let ledger = dir.open().await;
+    pragma(&ledger, "PRAGMA busy_timeout = 20").await;
+    let mut other = dir.other().await;
+    execute(&mut other, "BEGIN IMMEDIATE").await.unwrap();
+    let text = unavailable(ledger.commit(vec![change("u_1", 1)]).await);
+    assert!(text.contains("locked"), "{text}");
+    assert!(!ledger.ever_taken(TENANT).await.unwrap(), "reading goes on");
+    execute(&mut other, "COMMIT").await.unwrap();
+    ledger.commit(vec![change("u_1", 1)]).await.unwrap();
+}
+
+fn user(version: u32) -> User {
+    let signals = Signals { device: Some("phone-77".into()), address: Some("1.2.3.4".into()) };
+    User {
+        id: UserId::parse("u_1").unwrap(),
+        plan: Name::parse(if version == 1 { "free" } else { "pro" }).unwrap(),
+        plan_since: Millis(0),
+        plan_sequence: None,
+        org: None,
+        verified: true,
+        suspended: false,
+        zone: None,
+        anchor_day: None,
+        signals: Some(signals),
+        created_at: Millis(0),
+        version,
+    }
+}
+
+fn record(kind: RecordKind, id: &str, version: u32, body: Option<&str>) -> Record {
+    Record {
+        kind,
+        id: id.into(),
+        version,
+        body: body.map(str::to_owned),
+        effective_at: Millis(0),
+        written: written("key_2"),
+    }
+}
+
+/// Action, target, who, old and new of every audit row.
+async fn audit(dir: &Dir) -> Vec<[String; 5]> {
+    let text = "SELECT action, target, written_by || ' ' || reason || ' ' || written_at, coalesce(old, '-'),
+                coalesce(new, '-') FROM audit ORDER BY number";
+    let rows = sqlx::query(text).fetch_all(&mut dir.other().await).await.unwrap();
+    rows.iter().map(|row| std::array::from_fn(|at| row.get(at))).collect()
+}
+
+#[tokio::test]
+async fn every_write_of_rights_is_in_the_audit() {
+    let dir = Dir::new();
+    let ledger = dir.open().await;
+    ledger.put_user(TENANT, user(1), written("key_1")).await.unwrap();
+    ledger.put_user(TENANT, user(2), written("key_1")).await.unwrap();
+    let first = vec![record(RecordKind::Settings, "", 1, Some("{}"))];
+    ledger.create_tenant(TenantId::parse("demo").unwrap(), true, first).await.unwrap();
+    ledger.put_record(Some(TENANT), record(RecordKind::Plan, "pro", 1, Some("{\"a\":1}"))).await.unwrap();
+    ledger.put_record(Some(TENANT), record(RecordKind::Plan, "pro", 2, Some("{\"a\":2}"))).await.unwrap();
+    ledger.put_record(Some(TENANT), record(RecordKind::Plan, "pro", 3, None)).await.unwrap();
+    ledger.put_record(None, record(RecordKind::Key, "kid", 1, Some("hash of a secret"))).await.unwrap();
+    // What is refused leaves no row.
+    ledger.put_record(None, record(RecordKind::Key, "kid", 1, Some("again"))).await.unwrap_err();
+    ledger.put_user(TENANT, user(2), written("key_1")).await.unwrap_err();
+
+    let rows = audit(&dir).await;
+    let actions: Vec<String> = rows.iter().map(|[action, target, ..]| format!("{action} {target}")).collect();
+    let expected = [
+        "user.created u_1",
+        "user.changed u_1",
+        "tenant.created demo",
+        "settings.created ",
+        "plan.created pro",
+        "plan.changed pro",
+        "plan.deleted pro",
+        "key.created kid",
+    ];
+    assert_eq!(actions, expected);
+    assert_eq!(rows[0][2], "key_1 why not 5");
+    assert!(
+        rows[1][3].contains("\"plan\":\"free\"") && rows[1][4].contains("\"plan\":\"pro\""),
+        "{:?}",
+        rows[1]
+    );
+    assert_eq!(rows[5][3..], ["{\"a\":1}", "{\"a\":2}"]);
+    assert_eq!(rows[6][3..], ["{\"a\":2}", "-"]);
+    let all = format!("{rows:?}");
+    for hidden in ["phone-77", "1.2.3.4", "hash of a secret"] {
+        assert!(!all.contains(hidden), "{hidden} is in the audit");
+    }
+}
+
+#[tokio::test]
+async fn the_audit_cannot_be_changed() {
+    let dir = Dir::new();
+    dir.open().await.put_user(TENANT, user(1), written("key_1")).await.unwrap();
+    let before = audit(&dir).await;
+    let mut other = dir.other().await;
+    for text in [
+        "UPDATE audit SET written_by = 'nobody'",
+        "DELETE FROM audit",
+        "INSERT OR REPLACE INTO audit VALUES (1, 1, 1, 'x', 'x', 'x', NULL, NULL, NULL)",
+        "REPLACE INTO audit (number, tenant, written_at, written_by, action, target) VALUES (1, 1, 1, '', '', '')",
+    ] {
+        let error = execute(&mut other, text).await.unwrap_err().to_string();
+        assert!(error.contains("the audit cannot be"), "{text}: {error}");
+    }
+    assert_eq!(audit(&dir).await, before);
+}

@@ -1,0 +1,170 @@
+//! Files that are not what we hope for.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use super::super::inspect;
+use super::*;
+use crate::ledger::{Ledger, LedgerError};
+
+async fn refusal(path: &Path) -> String {
+    match SqliteLedger::open(path, Durability::Commit).await {
+        Err(LedgerError::Unusable(text)) => {
+            assert!(text.contains(path.to_str().unwrap()), "names the file: {text}");
+            text
+        }
+        Err(error) => panic!("{error:?}"),
+        Ok(_) => panic!("{} was opened", path.display()),
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_database_is_refused() {
+    let dir = Dir::new();
+    for content in ["no database\n".repeat(1000), "x".repeat(4096), "short".into()] {
+        fs::write(dir.path(), &content).unwrap();
+        assert!(refusal(&dir.path()).await.contains("is no SQLite database"));
+        assert_eq!(fs::read_to_string(dir.path()).unwrap(), content, "and is left as it is");
+        assert!(inspect(&dir.path()).await.is_err());
+    }
+}
+
+#[tokio::test]
+async fn another_programs_database_is_refused() {
+    let dir = Dir::new();
+    execute(&mut dir.other().await, "CREATE TABLE theirs (x)").await.unwrap();
+    assert!(refusal(&dir.path()).await.contains("another program"));
+    assert!(inspect(&dir.path()).await.is_err());
+    assert_eq!(count(&dir, "sqlite_master").await, 1, "nothing was added to it");
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused() {
+    let dir = Dir::new();
+    dir.open().await.close().await;
+    let newer = "INSERT INTO _sqlx_migrations VALUES (9999, 'later', 0, true, x'00', 0)";
+    execute(&mut dir.other().await, newer).await.unwrap();
+    let text = refusal(&dir.path()).await;
+    assert!(text.contains("9999") && text.contains("newer"), "{text}");
+    let found = inspect(&dir.path()).await.unwrap().unwrap();
+    assert!(found.schema == 9999 && found.schema_known < 9999, "{found:?}");
+}
+
+#[tokio::test]
+async fn a_schema_step_that_was_edited_is_refused() {
+    let dir = Dir::new();
+    dir.open().await.close().await;
+    execute(&mut dir.other().await, "UPDATE _sqlx_migrations SET checksum = x'00'").await.unwrap();
+    assert!(refusal(&dir.path()).await.contains("schema step 1"));
+}
+
+#[tokio::test]
+async fn a_place_where_no_file_can_be_is_refused() {
+    let dir = Dir::new();
+    fs::create_dir(dir.path()).unwrap();
+    refusal(&dir.path()).await;
+    refusal(&dir.path().join("missing/apportion.db")).await;
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    refusal(&file.join("apportion.db")).await;
+    if cfg!(target_os = "linux") {
+        refusal(Path::new("/proc/apportion.db")).await;
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_reported_and_never_panics() {
+    let dir = Dir::new();
+    let ledger = dir.open().await;
+    ledger.commit((0..500).map(|number| change("u_1", number)).collect()).await.unwrap();
+    ledger.close().await;
+    let whole = fs::read(dir.path()).unwrap();
+    let mut faults = 0;
+    for at in (0..whole.len()).step_by(4096) {
+        let mut bytes = whole.clone();
+        bytes[at..at + 4096].fill(0xa5);
+        fs::write(dir.path(), bytes).unwrap();
+        let Ok(ledger) = SqliteLedger::open(&dir.path(), Durability::Os).await else {
+            faults += 1;
+            continue;
+        };
+        let key = AccountKey { tenant: TENANT, scope: Scope::User, owner: "u_1".into() };
+        let faulty = ledger.account(key, Millis(0)).await.is_err();
+        let faulty = ledger.doubtful(TENANT, Millis(i64::MAX), 1000).await.is_err() || faulty;
+        let faulty = ledger.commit(vec![change("u_1", 1)]).await.is_err() || faulty;
+        faults += usize::from(faulty);
+        ledger.close().await;
+    }
+    assert!(faults > 3, "{faults} of {} pages", whole.len() / 4096);
+}
+
+#[tokio::test]
+async fn an_inspection_tells_schema_and_damage() {
+    let dir = Dir::new();
+    assert_eq!(inspect(&dir.path()).await.unwrap(), None, "no file yet");
+    let ledger = dir.open().await;
+    let beside = inspect(&dir.path()).await.unwrap().unwrap();
+    assert!(
+        beside.schema == beside.schema_known && beside.schema > 0 && beside.damage.is_none(),
+        "{beside:?}"
+    );
+    ledger.commit((0..500).map(|number| change("u_1", number)).collect()).await.unwrap();
+    ledger.close().await;
+    let mut bytes = fs::read(dir.path()).unwrap();
+    let last = bytes.len() - 4096;
+    bytes[last..].fill(0xa5);
+    fs::write(dir.path(), bytes).unwrap();
+    assert!(inspect(&dir.path()).await.unwrap().unwrap().damage.is_some());
+}
+
+#[tokio::test]
+async fn commits_are_as_durable_as_asked() {
+    let dir = Dir::new();
+    for (durability, expected) in [(Durability::Commit, 2), (Durability::Os, 1)] {
+        let ledger = SqliteLedger::open(&dir.path(), durability).await.unwrap();
+        let modes = ledger.writer.run(|connection| {
+            Box::pin(async move {
+                let synchronous: i64 =
+                    sqlx::query_scalar("PRAGMA synchronous").fetch_one(&mut *connection).await?;
+                let journal: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(connection).await?;
+                Ok((synchronous, journal))
+            })
+        });
+        assert_eq!(modes.await.unwrap(), (expected, "wal".to_owned()), "{durability:?}");
+    }
+}
+
+const CHILD: &str = "APPORTION_TEST_LEDGER";
+
+/// The other process of the test below.
+#[tokio::test]
+async fn a_child_opens_the_file() {
+    if let Some(path) = std::env::var_os(CHILD) {
+        let ledger = SqliteLedger::open(Path::new(&path), Durability::Commit).await.unwrap();
+        let number = i64::from(std::process::id());
+        ledger.commit(vec![change("u_1", number)]).await.unwrap();
+        ledger.close().await;
+    }
+}
+
+#[test]
+fn processes_that_open_a_new_file_at_once_all_get_it() {
+    let dir = Dir::new();
+    let test = module_path!().split_once("::").unwrap().1.to_owned() + "::a_child_opens_the_file";
+    let spawn = |_| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([&test, "--exact"]).env(CHILD, dir.path()).output()
+    };
+    let outputs: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..6).map(|number| scope.spawn(move || spawn(number))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect()
+    });
+    for output in outputs {
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    assert_eq!(runtime.block_on(count(&dir, "holds")), 6);
+    assert_eq!(runtime.block_on(count(&dir, "_sqlx_migrations")), 1, "one step, once");
+}
