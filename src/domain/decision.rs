@@ -10,6 +10,8 @@ use super::quantity::{Ppm, add_saturating};
 use super::step::{Shortfall, Shown};
 use super::time::{Millis, Period, Zone};
 
+pub use super::step::Remedy;
+
 /// Why a call is refused, in the words callers see. A refusal is a value, not
 /// an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -119,17 +121,6 @@ pub struct Violation {
     pub remedy: Remedy,
     /// The largest amount that passes now, by this limit alone.
     pub would_fit: u64,
-}
-
-/// What helps against a violation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Remedy {
-    /// Waiting this long helps, if nothing else happens.
-    Wait { retry_after_ms: u64 },
-    /// Nothing helps before the window ends; `None`: it never does.
-    Reset { resets_at: Option<Millis> },
-    /// The amount is more than the limit can ever give (`max`).
-    Never { max: u64 },
 }
 
 /// A refused call, as the caller is told.

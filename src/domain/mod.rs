@@ -15,6 +15,4 @@ pub mod step;
 pub mod time;
 
 #[cfg(test)]
-mod cell_tests;
-#[cfg(test)]
 mod step_tests;

@@ -7,7 +7,6 @@ use smallvec::SmallVec;
 use super::account::{Account, Projection};
 use super::cell::{Cell, Reserved, Standing};
 use super::charge::{Charge, Demand, Figures, MeterCode, Span};
-use super::decision::Remedy;
 use super::hold::{Amounts, Granted, Hold, Receipt, Stage};
 use super::plan::{Enforce, Scope};
 use super::quantity::add_saturating;
@@ -42,6 +41,17 @@ pub struct Shortfall {
     pub requested: u64,
     pub would_fit: u64,
     pub remedy: Remedy,
+}
+
+/// What helps against a charge that does not fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remedy {
+    /// Waiting this long helps, if nothing else happens.
+    Wait { retry_after_ms: u64 },
+    /// Nothing helps before the window ends; `None`: it never does.
+    Reset { resets_at: Option<Millis> },
+    /// The amount is more than the limit can ever give (`max`).
+    Never { max: u64 },
 }
 
 /// What becomes of an ask.
@@ -380,7 +390,7 @@ fn room(cell: &Cell, charge: &Charge) -> u64 {
     stock.saturating_sub(charge.keep)
 }
 
-/// What helps against a charge that does not fit: `needed` now, `whole` for
+/// The remedy for a charge that does not fit: `needed` now, `whole` for
 /// the call in all.
 fn remedy(
     account: &Account,

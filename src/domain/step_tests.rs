@@ -4,12 +4,11 @@ use proptest::prelude::*;
 
 use super::account::Account;
 use super::charge::{CellId, Charge, Demand, Figures, MeterCode, Span};
-use super::decision::Remedy;
 use super::hold::{Amounts, Caps, Granted, Hold, Receipt, Stage};
 use super::ids::{HoldId, Name, UserId};
 use super::plan::{Enforce, PerCall, Scope};
 use super::quantity::Ppm;
-use super::step::{self, Ask, Before, Tally, Verdict};
+use super::step::{self, Ask, Before, Remedy, Tally, Verdict};
 use super::time::Millis;
 use crate::domain::charge::TenantRef;
 

@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::cell::{Bucket, Reserved, Standing, UNIT, Window};
-use super::charge::Span;
-use super::time::Millis;
+use super::{Bucket, Reserved, Standing, UNIT, Window};
+use crate::domain::charge::Span;
+use crate::domain::time::Millis;
 
 const HOUR: i64 = 3_600_000;
 

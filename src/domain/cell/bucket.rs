@@ -1,0 +1,163 @@
+//! The token bucket.
+
+use serde::{Deserialize, Serialize};
+
+use super::Standing;
+use crate::domain::quantity::{MAX_DEBT, add_saturating};
+use crate::domain::time::Millis;
+
+/// A bucket counts in units of 1/60,000 token, so that a refill of R tokens a
+/// minute is exactly R units a millisecond.
+pub const UNIT: i64 = 60_000;
+
+/// A token bucket with debt. Invariant: level <= capacity - held.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bucket {
+    capacity: u64,
+    refill: u64,
+    /// In units; below zero is debt.
+    level: i64,
+    /// Tokens reserved by holds whose lease runs.
+    held: u64,
+    at: Millis,
+}
+
+impl Bucket {
+    /// A bucket nobody has used: full.
+    pub fn full(capacity: u64, refill: u64, now: Millis) -> Self {
+        Self { capacity, refill, level: capacity as i64 * UNIT, held: 0, at: now }
+    }
+
+    /// The figures it runs with, as a change that changes nothing.
+    pub fn figures(&self, now: Millis) -> (u64, u64, Millis) {
+        (self.capacity, self.refill, now)
+    }
+
+    fn ceiling(&self) -> i64 {
+        (self.capacity as i64 - self.held as i64) * UNIT
+    }
+
+    fn refill_to(&mut self, time: Millis) {
+        let elapsed = time.0.saturating_sub(self.at.0);
+        if elapsed <= 0 {
+            return;
+        }
+        let room = self.ceiling() - self.level;
+        if room > 0 {
+            let gained = i128::from(elapsed) * i128::from(self.refill);
+            self.level += gained.min(i128::from(room)) as i64;
+        }
+        self.at = time;
+    }
+
+    /// Takes over new figures at `time` and keeps the deficit, so that no
+    /// change of figures mints or burns a token.
+    fn switch(&mut self, capacity: u64, refill: u64, time: Millis) {
+        self.refill_to(time);
+        self.level += (capacity as i64 - self.capacity as i64) * UNIT;
+        self.capacity = capacity;
+        self.refill = refill;
+    }
+
+    /// Brings the bucket to `now` through the lease ends since (ascending,
+    /// with the amounts they free) and the change of figures, if any.
+    pub fn advance(
+        &mut self,
+        figures: Option<(u64, u64, Millis)>,
+        ends: impl Iterator<Item = (Millis, u64)>,
+        now: Millis,
+    ) {
+        let mut pending = figures.filter(|(c, r, _)| (*c, *r) != (self.capacity, self.refill));
+        for (end, amount) in ends {
+            if let Some((capacity, refill, since)) = pending.filter(|(_, _, since)| *since <= end) {
+                self.switch(capacity, refill, since);
+                pending = None;
+            }
+            self.end_lease(amount, end);
+        }
+        if let Some((capacity, refill, since)) = pending {
+            self.switch(capacity, refill, since.min(now));
+        }
+        if figures.is_some() {
+            self.refill_to(now);
+        }
+    }
+
+    /// A lease ended: the amount stays gone, only its place is free for
+    /// refill again.
+    pub fn end_lease(&mut self, amount: u64, time: Millis) {
+        self.refill_to(time);
+        self.held = self.held.saturating_sub(amount);
+    }
+
+    /// Whole tokens that can be taken now.
+    pub fn available(&self) -> u64 {
+        (self.level / UNIT).max(0) as u64
+    }
+
+    pub fn take(&mut self, amount: u64, is_held: bool) {
+        self.change(i128::from(amount).saturating_neg());
+        if is_held {
+            self.held = add_saturating(self.held, amount);
+        }
+    }
+
+    /// Settles `reserved` against `actual`; `frees_hold` while the lease runs.
+    pub fn settle(&mut self, reserved: u64, actual: u64, frees_hold: bool) {
+        if frees_hold {
+            self.held = self.held.saturating_sub(reserved);
+        }
+        self.change(i128::from(reserved) - i128::from(actual));
+    }
+
+    fn change(&mut self, tokens: i128) {
+        let level = i128::from(self.level) + tokens * i128::from(UNIT);
+        let floor = i128::from(-MAX_DEBT * UNIT);
+        self.level = level.max(floor).min(i128::from(self.ceiling()).max(floor)) as i64;
+    }
+
+    /// Milliseconds until `amount` tokens are there if nothing else happens
+    /// than refill and the lease ends to come (ascending). `None`: never.
+    pub fn wait_ms(
+        &self,
+        amount: u64,
+        ends: impl Iterator<Item = (Millis, u64)>,
+        now: Millis,
+    ) -> Option<u64> {
+        let target = i64::try_from(amount).ok()?.checked_mul(UNIT)?;
+        let mut future = self.clone();
+        future.refill_to(now);
+        for (end, freed) in ends {
+            if let Some(reached) = future.reaches(target).filter(|reached| *reached <= end) {
+                return Some((reached.0 - now.0).max(0) as u64);
+            }
+            future.end_lease(freed, end);
+        }
+        Some((future.reaches(target)?.0 - now.0).max(0) as u64)
+    }
+
+    fn reaches(&self, target: i64) -> Option<Millis> {
+        if self.level >= target {
+            return Some(self.at);
+        }
+        if target > self.ceiling() || self.refill == 0 {
+            return None;
+        }
+        let missing = (target - self.level) as u64;
+        Some(Millis(self.at.0.saturating_add(missing.div_ceil(self.refill) as i64)))
+    }
+
+    pub fn standing(&self, now: Millis) -> Standing {
+        let shown = |at: Option<Millis>| at.map(|at| at.max(now)).filter(|at| *at <= Millis::MAX);
+        let next = (self.level.max(0) / UNIT + 1) * UNIT;
+        Standing::Bucket {
+            capacity: self.capacity,
+            refill_per_minute: self.refill,
+            remaining: self.available(),
+            held: self.held,
+            in_debt: self.level < 0,
+            full_at: shown(self.reaches(self.ceiling())),
+            next_unit_at: shown(self.reaches(next)),
+        }
+    }
+}
