@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::domain::ids::UserId;
 
@@ -176,6 +177,16 @@ impl Verified {
     }
 }
 
+/// For how long an unknown key id is not looked up again.
+const UNKNOWN_KID_KEPT: Duration = Duration::from_secs(1);
+
+/// Key ids that nobody has, and when that was seen.
+pub(super) type UnknownKids = Cache<Box<str>, Instant>;
+
+pub(super) fn unknown_kids() -> UnknownKids {
+    Cache::new(4_096, 1 << 20)
+}
+
 pub(super) type TokenCache = Cache<Box<str>, Verified>;
 
 pub(super) fn token_cache() -> TokenCache {
@@ -211,13 +222,23 @@ impl Registry {
         admit(caller)
     }
 
+    /// The key of that id, looked up at once if it is not known here.
+    ///
+    /// Ids are random: one that nobody has will not be somebody's a moment
+    /// later, so whoever keeps coming with it is not looked up each time.
     async fn key_of_caller(&self, kid: &str) -> Result<Arc<Key>, ServiceError> {
-        let key = match self.key(kid) {
-            Some(key) => key,
-            None => {
+        let mut key = self.key(kid);
+        if key.is_none() {
+            let looked = self.unknown_kids.get(kid, |known| **known == *kid);
+            if looked.is_none_or(|at| at.elapsed() > UNKNOWN_KID_KEPT) {
                 self.refresh().await?;
-                self.key(kid).ok_or(Rejection::UnknownKey)?
+                key = self.key(kid);
             }
+        }
+        let Some(key) = key else {
+            let entry = || (kid.into(), Instant::now());
+            self.unknown_kids.insert(kid, |known| **known == *kid, entry, kid.len());
+            return Err(Rejection::UnknownKey.into());
         };
         if key.generated && !self.options.accept_generated_keys {
             return Err(Rejection::LocalKey.into());

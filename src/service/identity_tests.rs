@@ -1,11 +1,5 @@
-use aws_lc_rs::encoding::{AsDer, PublicKeyX509Der};
-use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::signature::{
-    ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256,
-};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use jsonwebtoken::{Algorithm, EncodingKey};
 use proptest::prelude::*;
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
@@ -13,74 +7,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::domain::document::Node;
 use crate::service::fake_ledger::Bench;
-use crate::service::key_files::pem;
+use crate::service::fake_signer::Signer;
 use crate::service::keys::{MintRequest, NewKey};
-
-/// Somebody who signs tokens with a key of their own.
-enum Signer {
-    Ed(Ed25519KeyPair),
-    Ec(EcdsaKeyPair),
-    Rsa(aws_lc_rs::rsa::KeyPair),
-    Hmac(Vec<u8>),
-}
-
-impl Signer {
-    fn ed() -> Self {
-        Self::Ed(Ed25519KeyPair::generate().unwrap())
-    }
-
-    fn ec() -> Self {
-        Self::Ec(EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap())
-    }
-
-    fn rsa() -> Self {
-        Self::Rsa(aws_lc_rs::rsa::KeyPair::generate(aws_lc_rs::rsa::KeySize::Rsa2048).unwrap())
-    }
-
-    fn algorithm(&self) -> &'static str {
-        match self {
-            Self::Ed(_) => "EdDSA",
-            Self::Ec(_) => "ES256",
-            Self::Rsa(_) => "RS256",
-            Self::Hmac(_) => "HS256",
-        }
-    }
-
-    fn public_key(&self) -> String {
-        let der: PublicKeyX509Der<'_> = match self {
-            Self::Ed(pair) => pair.public_key().as_der().unwrap(),
-            Self::Ec(pair) => pair.public_key().as_der().unwrap(),
-            Self::Rsa(pair) => pair.public_key().as_der().unwrap(),
-            Self::Hmac(secret) => return String::from_utf8(secret.clone()).unwrap(),
-        };
-        pem("PUBLIC KEY", der.as_ref())
-    }
-
-    fn signature(&self, message: &[u8]) -> String {
-        let random = SystemRandom::new();
-        let signature = match self {
-            Self::Ed(pair) => pair.sign(message).as_ref().to_vec(),
-            Self::Ec(pair) => pair.sign(&random, message).unwrap().as_ref().to_vec(),
-            Self::Rsa(pair) => {
-                let mut signature = vec![0; pair.public_modulus_len()];
-                pair.sign(&RSA_PKCS1_SHA256, &random, message, &mut signature).unwrap();
-                signature
-            }
-            Self::Hmac(secret) => {
-                let key = EncodingKey::from_secret(secret).unwrap();
-                return jsonwebtoken::crypto::sign(message, &key, Algorithm::HS256).unwrap();
-            }
-        };
-        URL_SAFE_NO_PAD.encode(signature)
-    }
-
-    fn token(&self, header: &Value, claims: &Value) -> String {
-        let [header, claims] = [header, claims].map(|part| URL_SAFE_NO_PAD.encode(part.to_string()));
-        let message = format!("{header}.{claims}");
-        let signature = self.signature(message.as_bytes());
-        format!("{message}.{signature}")
-    }
-}
 
 /// A bench with one tenant whose key `signer` signs with.
 struct Stage {
@@ -434,6 +362,15 @@ async fn a_key_made_by_another_process_works_with_its_first_call() {
     let unknown = stage.token_with_header(json!({"kid": "other"}));
     let answer = stage.bench.registry.authenticate(&unknown).await;
     assert!(matches!(answer, Err(ServiceError::StoreUnavailable(_))));
+}
+
+#[tokio::test]
+async fn who_keeps_coming_with_an_unknown_key_is_not_looked_up_each_time() {
+    let stage = Stage::ed().await;
+    let unknown = stage.token_with_header(json!({"kid": "nobody"}));
+    assert_eq!(stage.ask(&unknown).await.unwrap_err(), Rejection::UnknownKey);
+    stage.bench.ledger.down.store(true, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(stage.ask(&unknown).await.unwrap_err(), Rejection::UnknownKey, "no look, no failure");
 }
 
 #[tokio::test]

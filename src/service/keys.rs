@@ -9,6 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use secrecy::SecretString;
+use secrecy::zeroize::Zeroizing;
 use serde_json::json;
 
 use crate::domain::document::{Fault, Node, Reader};
@@ -244,7 +245,7 @@ impl Registry {
                 continue;
             }
             if let Some(private_key) = self.files.private_key(&key.kid)? {
-                return Ok(Some((key.kid.clone(), private_key.to_vec())));
+                return Ok(Some((key.kid.clone(), private_key)));
             }
         }
         Ok(None)
@@ -257,7 +258,7 @@ impl Registry {
     ) -> Result<Signer, ServiceError> {
         let failed = |_| ServiceError::Corrupt("no key pair could be made".into());
         let pair = Ed25519KeyPair::generate().map_err(failed)?;
-        let private_key = pair.to_pkcs8().map_err(failed)?.as_ref().to_vec();
+        let private_key = Zeroizing::new(pair.to_pkcs8().map_err(failed)?.as_ref().to_vec());
         let public_key: PublicKeyX509Der<'_> = pair.public_key().as_der().map_err(failed)?;
         let public_key = pem("PUBLIC KEY", public_key.as_ref());
         let kid = new_kid()?;
@@ -302,7 +303,7 @@ impl Registry {
 }
 
 /// A kid and its private key (PKCS#8).
-type Signer = (String, Vec<u8>);
+type Signer = (String, Zeroizing<Vec<u8>>);
 
 fn new_record(kid: String, record: &KeyRecord, written: Written) -> Record {
     Record {

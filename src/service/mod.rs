@@ -14,6 +14,8 @@ pub mod error;
 mod extending;
 #[cfg(test)]
 mod fake_ledger;
+#[cfg(test)]
+mod fake_signer;
 mod finishing;
 pub mod identity;
 mod journal;

@@ -21,7 +21,7 @@ use super::cache::Cache;
 use super::catalog::{Catalog, Tenant, parse};
 use super::clock::WallClock;
 use super::error::ServiceError;
-use super::identity::{TokenCache, token_cache};
+use super::identity::{TokenCache, UnknownKids, token_cache, unknown_kids};
 use super::key_files::KeyFiles;
 use super::keyring::{Key, Keyring, key_of};
 use super::users::{UserCache, user_cache};
@@ -53,6 +53,7 @@ pub struct Registry {
     tenants: RwLock<Tenants>,
     keys: RwLock<Keyring>,
     pub(super) tokens: TokenCache,
+    pub(super) unknown_kids: UnknownKids,
     pub(super) users: UserCache,
     /// Users read before others wrote are read again: see `users`.
     pub(super) users_epoch: AtomicU64,
@@ -87,6 +88,7 @@ impl Registry {
             tenants: RwLock::default(),
             keys: RwLock::default(),
             tokens: token_cache(),
+            unknown_kids: unknown_kids(),
             users: user_cache(),
             users_epoch: AtomicU64::new(0),
             past_models: Cache::new(PAST_MODELS_MAX, PAST_MODELS_MAX),

@@ -17,7 +17,7 @@ use super::reason::{optional_reason, required_reason};
 use super::registry::Registry;
 
 /// Users kept at hand; others are read when they call.
-const USERS_MAX: usize = 200_000;
+const USERS_MAX: usize = 500_000;
 /// What they may take together, in bytes.
 const USER_BYTES_MAX: usize = 256 << 20;
 /// Writers of one user at a time that are waited for before giving up.
