@@ -18,9 +18,7 @@ use crate::domain::document::Reader;
 use crate::domain::ids::{Label, Name, RequestId, UserId};
 use crate::domain::plan::Meter;
 use crate::domain::quantity::MAX_AMOUNT;
-use crate::domain::time::Millis;
-use crate::service::settings::Settings;
-use crate::service::{Allowed, CheckCommand, CheckReply, ServiceError};
+use crate::service::{Allowed, CheckCommand, CheckReply, ServiceError, Tenant};
 
 pub const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
@@ -53,9 +51,7 @@ pub async fn check(mut call: Call) -> Answer {
     let tenant = call.tenant()?;
     let is_dry = command.dry_run;
     let decided = call.service().check(tenant, command).await?;
-    let settings = &tenant.catalog().settings;
-    let counted = (!is_dry).then_some(&*call.state.metrics);
-    decision(decided, settings, tenant.now(), counted)
+    decision(decided, tenant, (!is_dry).then_some(&*call.state.metrics))
 }
 
 /// Asks for up to 100 calls, each decided on its own, in order.
@@ -73,7 +69,7 @@ pub async fn check_batch(mut call: Call) -> Answer {
     let dry: Vec<bool> = items.iter().flatten().map(|command| command.dry_run).collect();
     let render = |index: usize, decided: Result<CheckReply, ServiceError>| {
         let counted = (!dry[index]).then_some(&*call.state.metrics);
-        decision(decided?, &catalog.settings, tenant.now(), counted)
+        decision(decided?, tenant, counted)
     };
     let decide = async |commands| Ok(call.service().check_batch(tenant, commands).await);
     batch::answer(items, decide, render, &call, &catalog.settings).await
@@ -82,7 +78,7 @@ pub async fn check_batch(mut call: Call) -> Answer {
 /// A check as asked. `key` is the `Idempotency-Key` header.
 fn read_check(fields: &mut Reader<'_, '_>, key: Option<&RequestId>, in_batch: bool) -> Option<CheckCommand> {
     let user = fields.required("user").parsed(UserId::parse);
-    let request_id = read_request_id(fields, "request_id", key);
+    let request_id = read_request_id(fields, key);
     let model = fields.optional("model").parsed(Name::parse);
     let feature = fields.optional("feature").parsed(Label::parse);
     let bulk = fields.optional("priority").choice(&[("interactive", false), ("bulk", true)]);
@@ -121,16 +117,12 @@ fn read_check(fields: &mut Reader<'_, '_>, key: Option<&RequestId>, in_batch: bo
 }
 
 /// The body's id and the header's: either, or both when they are the same.
-pub fn read_request_id(
-    fields: &mut Reader<'_, '_>,
-    name: &str,
-    key: Option<&RequestId>,
-) -> Option<RequestId> {
-    let in_body = fields.optional(name).parsed(RequestId::parse);
+fn read_request_id(fields: &mut Reader<'_, '_>, key: Option<&RequestId>) -> Option<RequestId> {
+    let in_body = fields.optional("request_id").parsed(RequestId::parse);
     if let (Some(body), Some(key)) = (&in_body, key)
         && body != key
     {
-        fields.fault(name, "is not the one of the header Idempotency-Key");
+        fields.fault("request_id", "is not the one of the header Idempotency-Key");
     }
     in_body.or_else(|| key.cloned())
 }
@@ -157,22 +149,15 @@ pub fn read_amounts(fields: &mut Reader<'_, '_>) -> Vec<(Label, u64)> {
 }
 
 /// The answer to a decision; a refusal is a problem from here on.
-fn decision(decided: CheckReply, settings: &Settings, now: Millis, counted: Option<&Metrics>) -> Answer {
-    match decided {
-        CheckReply::Allowed(allowed) => {
-            if let Some(metrics) = counted {
-                metrics.decided(None);
-            }
-            Ok(allow(&allowed))
-        }
-        CheckReply::Refused(refusal) => {
-            let problem = refused(refusal, settings, now);
-            if let Some(metrics) = counted {
-                metrics.decided(Some(problem.kind()));
-            }
-            Err(problem)
-        }
+fn decision(decided: CheckReply, tenant: &Tenant, counted: Option<&Metrics>) -> Answer {
+    let answer = match decided {
+        CheckReply::Allowed(allowed) => Ok(allow(&allowed)),
+        CheckReply::Refused(refusal) => Err(refused(refusal, tenant)),
+    };
+    if let Some(metrics) = counted {
+        metrics.decided(answer.as_ref().err().map(Problem::kind));
     }
+    answer
 }
 
 fn allow(allowed: &Allowed) -> Reply {
@@ -191,10 +176,11 @@ fn allow(allowed: &Allowed) -> Reply {
     reply
 }
 
-fn refused(refusal: Refusal, settings: &Settings, now: Millis) -> Problem {
+fn refused(refusal: Refusal, tenant: &Tenant) -> Problem {
+    let now = tenant.now();
     let mut headers = Headers::with_capacity(8);
     rate_limit::push_headers(&mut headers, &refusal.limits, now);
-    Problem::refused(refusal, settings.denial_status, now).with_headers(headers)
+    Problem::refused(refusal, tenant.catalog().settings.denial_status, now).with_headers(headers)
 }
 
 /// The call may be made.

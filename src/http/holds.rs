@@ -8,11 +8,11 @@ use actix_web::http::header::HeaderValue;
 use super::batch;
 use super::body;
 use super::call::Call;
-use super::check::{IDEMPOTENCY_REPLAYED, MAX_LEASE_SECONDS, read_request_id};
+use super::check::{IDEMPOTENCY_REPLAYED, MAX_LEASE_SECONDS};
 use super::problem::{Kind, Problem};
 use super::reply::{Answer, Reply};
 use super::schema::{BatchReply, ExtendRequest, ReleaseRequest, SettleBatchRequest, SettleRequest};
-use super::usage::{read_reported, usage_implausible};
+use super::usage::{read_notes, read_reported, usage_implausible};
 use super::views::{FinishedView, HoldReply, HoldView, Rows};
 use crate::domain::document::Reader;
 use crate::domain::hold::ReleaseReason;
@@ -125,13 +125,12 @@ pub async fn extend(mut call: Call) -> Answer {
     let body = call.body().await?;
     let key = call.idempotency_key()?;
     let read = |fields: &mut Reader<'_, '_>| {
-        let key = read_request_id(fields, "request_id", key.as_ref());
         let lease_seconds = fields.optional("lease_seconds").number(1..=MAX_LEASE_SECONDS);
         let add_output_tokens = fields.optional("add_output_tokens").amount(MAX_AMOUNT).unwrap_or(0);
         let output_tokens_so_far = fields.optional("output_tokens_so_far").amount(MAX_AMOUNT);
-        Some((key, lease_seconds, add_output_tokens, output_tokens_so_far))
+        Some((lease_seconds, add_output_tokens, output_tokens_so_far))
     };
-    let (key, lease_seconds, add_output_tokens, output_tokens_so_far) = body::optional_document(&body, read)?;
+    let (lease_seconds, add_output_tokens, output_tokens_so_far) = body::optional_document(&body, read)?;
     let id = hold_id(&call)?;
     let command = ExtendCommand { id, lease_seconds, add_output_tokens, output_tokens_so_far, key };
     let extended = call.service().extend(call.tenant()?, command).await?;
@@ -209,9 +208,7 @@ fn read_usage(fields: &mut Reader<'_, '_>) -> Option<SettleUsage> {
             fields.fault(figure, "must not be given when the usage is unknown");
         }
     }
-    for note in ["model", "outcome", "upstream"] {
-        fields.skip(note);
-    }
+    read_notes(fields);
     Some(SettleUsage::Unknown)
 }
 

@@ -65,13 +65,14 @@ impl Reply {
     }
 
     pub fn into_response(self) -> HttpResponse {
+        let has_body = !self.body.is_empty();
         let mut response = HttpResponse::with_body(self.status, self.body);
         let headers = response.headers_mut();
+        if has_body {
+            headers.insert(header::CONTENT_TYPE, self.content_type);
+        }
         for (name, value) in self.headers {
             headers.insert(name, value);
-        }
-        if self.status != StatusCode::NO_CONTENT {
-            headers.insert(header::CONTENT_TYPE, self.content_type);
         }
         response.map_into_boxed_body()
     }
@@ -80,7 +81,7 @@ impl Reply {
 /// Our views hold numbers, strings and lists only: writing them to memory
 /// cannot fail, and an empty body would show a view that broke this.
 pub fn json_bytes(view: &impl Serialize) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(1024);
+    let mut bytes = Vec::with_capacity(2048);
     if let Err(error) = serde_json::to_writer(&mut bytes, view) {
         tracing::error!(error = %error, "a view could not be written");
         bytes.clear();

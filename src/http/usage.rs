@@ -42,11 +42,10 @@ pub async fn record(mut call: Call) -> Answer {
     }
     let commands = if is_list {
         node.read(|fields| {
-            let items = fields.required("items").list(MAX_ITEMS, |item| item.table(read_item));
-            if items.as_ref().is_some_and(Vec::is_empty) {
+            if matches!(node.get("items"), Some(Node::List(items)) if items.is_empty()) {
                 fields.fault("items", "must have at least 1 item");
             }
-            items
+            fields.required("items").list(MAX_ITEMS, |item| item.table(read_item))
         })
     } else {
         node.read(|fields| read_item(fields).map(|item| vec![item]))
@@ -85,9 +84,7 @@ pub fn read_reported(fields: &mut Reader<'_, '_>) -> Option<(Reported, Vec<(Labe
     let output_tokens = fields.required("output_tokens").amount(MAX_AMOUNT);
     let cache_read_tokens = fields.optional("cache_read_tokens").amount(MAX_AMOUNT).unwrap_or(0);
     let cache_write_tokens = fields.optional("cache_write_tokens").amount(MAX_AMOUNT).unwrap_or(0);
-    let model = fields.optional("model").parsed(Name::parse);
-    let outcome = fields.optional("outcome").text_up_to(MAX_OUTCOME_BYTES).map(str::to_owned);
-    let upstream = fields.optional("upstream").table(|fields| Some(read_upstream(fields)));
+    let (model, outcome, upstream) = read_notes(fields);
     let amounts = read_amounts(fields);
     if input_tokens.is_some_and(|input| cache_read_tokens + cache_write_tokens > input) {
         let field = if cache_read_tokens > 0 { "cache_read_tokens" } else { "cache_write_tokens" };
@@ -106,6 +103,15 @@ pub fn read_reported(fields: &mut Reader<'_, '_>) -> Option<(Reported, Vec<(Labe
         upstream,
     };
     Some((reported, amounts))
+}
+
+/// What is told beside the figures: the model that served, the outcome, and
+/// the vendor's side of the call.
+pub fn read_notes(fields: &mut Reader<'_, '_>) -> (Option<Name>, Option<String>, Option<Upstream>) {
+    let model = fields.optional("model").parsed(Name::parse);
+    let outcome = fields.optional("outcome").text_up_to(MAX_OUTCOME_BYTES).map(str::to_owned);
+    let upstream = fields.optional("upstream").table(|fields| Some(read_upstream(fields)));
+    (model, outcome, upstream)
 }
 
 fn read_upstream(fields: &mut Reader<'_, '_>) -> Upstream {

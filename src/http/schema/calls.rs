@@ -125,8 +125,6 @@ pub struct ExtendRequest {
     /// Progress; it never goes down.
     #[schema(example = 250)]
     pub output_tokens_so_far: Option<u64>,
-    /// As `Idempotency-Key`.
-    pub request_id: Option<String>,
 }
 
 /// Use without a hold.

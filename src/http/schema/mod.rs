@@ -4,6 +4,8 @@
 
 mod admin;
 mod calls;
+mod catalog;
 
 pub use admin::*;
 pub use calls::*;
+pub use catalog::*;

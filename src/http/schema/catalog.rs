@@ -1,0 +1,271 @@
+//! Plans, pools, models and settings.
+
+use utoipa::ToSchema;
+
+use crate::http::problem::FaultView;
+
+/// A plan sheet.
+#[derive(ToSchema)]
+pub struct Sheet {
+    /// As in the path, if at all.
+    #[schema(example = "free", pattern = "^[A-Za-z0-9._:/-]{1,128}$")]
+    pub id: Option<String>,
+    #[schema(example = "Free")]
+    pub name: Option<String>,
+    /// Refuses users who are not marked as verified.
+    #[schema(default = false)]
+    pub requires_verified: Option<bool>,
+    /// How much of a cache-read token counts toward input and total.
+    #[schema(default = 1.0, minimum = 0, maximum = 1)]
+    pub cache_read_weight: Option<f64>,
+    pub per_call: Option<PerCallCaps>,
+    #[schema(max_items = 32)]
+    pub limits: Option<Vec<SheetLimit>>,
+}
+
+/// Caps of one call, in tokens; left out or `null` is none.
+#[derive(ToSchema)]
+pub struct PerCallCaps {
+    #[schema(example = 4000)]
+    pub max_input_tokens: Option<u64>,
+    #[schema(example = 512)]
+    pub max_output_tokens: Option<u64>,
+}
+
+/// One named rule. Which fields there are depends on `kind`.
+#[derive(ToSchema)]
+pub struct SheetLimit {
+    #[schema(example = "requests_per_minute", pattern = "^[a-z0-9_]{1,64}$")]
+    pub name: String,
+    #[schema(example = "bucket", pattern = "^(bucket|window|slots)$")]
+    pub kind: String,
+    /// `requests`, `input_tokens`, `output_tokens`, `total_tokens`, `credits`,
+    /// or a name of your own that `amounts` feeds. Not for slots.
+    #[schema(example = "requests")]
+    pub meter: Option<String>,
+    #[schema(default = "user", pattern = "^(user|org|tenant)$")]
+    pub scope: Option<String>,
+    #[schema(default = "hard", pattern = "^(hard|soft|shadow)$")]
+    pub enforce: Option<String>,
+    /// Globs: only calls of these models count.
+    pub models: Option<Vec<String>>,
+    /// Globs: only calls of these features count.
+    pub features: Option<Vec<String>>,
+    /// Buckets: what there is at most.
+    #[schema(example = 3)]
+    pub capacity: Option<u64>,
+    /// Buckets: what comes back in a minute.
+    #[schema(example = 3)]
+    pub refill_per_minute: Option<u64>,
+    /// Windows and slots. `null` is the limit left out.
+    pub limit: Option<u64>,
+    /// Windows: `day`, `week`, `month`, `lifetime`, or an object with one of
+    /// `hours`, `days`, `session_hours`.
+    #[schema(value_type = Option<Object>)]
+    pub period: Option<String>,
+    /// Of a monthly window: `calendar` (default) or the user's `anchor_day`.
+    #[schema(pattern = "^(calendar|user)$")]
+    pub anchor: Option<String>,
+    /// IANA name; default: the user's, else the tenant's.
+    pub zone: Option<String>,
+    /// Windows: shares at which a warning is given.
+    #[schema(example = json!([0.8, 0.95]))]
+    pub warn_at: Option<Vec<f64>>,
+}
+
+/// A sheet, and how it comes into force.
+#[derive(ToSchema)]
+pub struct PlanPutRequest {
+    #[serde(flatten)]
+    pub sheet: Sheet,
+    /// `now`
+    pub applies: Option<String>,
+    /// `everyone`
+    pub to: Option<String>,
+    /// Shows what would be written and writes nothing.
+    #[schema(default = false)]
+    pub dry_run: Option<bool>,
+    /// Required, except on a dry run.
+    pub reason: Option<String>,
+}
+
+/// A sheet in force.
+#[derive(ToSchema)]
+pub struct PlanReply {
+    #[serde(flatten)]
+    pub sheet: Sheet,
+    pub version: u32,
+    #[schema(format = DateTime)]
+    pub effective_at: String,
+    /// What can never bite. After a PUT only.
+    pub warnings: Option<Vec<FaultView>>,
+}
+
+#[derive(ToSchema)]
+pub struct PlanList {
+    pub data: Vec<PlanReply>,
+    pub next_cursor: Option<String>,
+}
+
+#[derive(ToSchema)]
+pub struct PlanVersions {
+    /// Newest first.
+    pub data: Vec<PlanReply>,
+    pub next_cursor: Option<String>,
+}
+
+/// Shared upstream capacity.
+#[derive(ToSchema)]
+pub struct PoolDocument {
+    #[schema(example = "default")]
+    pub id: Option<String>,
+    /// Globs.
+    #[schema(example = json!(["*"]))]
+    pub models: Option<Vec<String>>,
+    /// `false`: for planning only.
+    #[schema(default = true)]
+    pub enforced: Option<bool>,
+    /// The share of the vendor's figures that is used.
+    #[schema(default = 1.0, minimum = 0, maximum = 1)]
+    pub margin: Option<f64>,
+    #[schema(default = "reserved", pattern = "^(reserved|actual)$")]
+    pub counts: Option<String>,
+    /// What bulk calls must leave.
+    #[schema(default = 0.0, minimum = 0, maximum = 1)]
+    pub interactive_share: Option<f64>,
+    pub max_queue: Option<u64>,
+    #[schema(max_items = 32)]
+    pub limits: Option<Vec<PoolLimitDocument>>,
+}
+
+/// A pool's limit: the vendor's figure, or ours outright.
+#[derive(ToSchema)]
+pub struct PoolLimitDocument {
+    #[schema(example = "output_tokens_per_minute")]
+    pub name: String,
+    #[schema(example = "bucket")]
+    pub kind: String,
+    #[schema(example = "output_tokens")]
+    pub meter: Option<String>,
+    /// Per `window_seconds`.
+    #[schema(example = 100_000)]
+    pub vendor_limit: Option<u64>,
+    #[schema(example = 60)]
+    pub window_seconds: Option<u32>,
+    #[schema(example = 0.2)]
+    pub burst_share: Option<f64>,
+    pub capacity: Option<u64>,
+    pub refill_per_minute: Option<u64>,
+    pub limit: Option<u64>,
+}
+
+#[derive(ToSchema)]
+pub struct PoolPutRequest {
+    #[serde(flatten)]
+    pub pool: PoolDocument,
+    pub reason: Option<String>,
+}
+
+#[derive(ToSchema)]
+pub struct PoolReply {
+    #[serde(flatten)]
+    pub pool: PoolDocument,
+    pub version: u32,
+    #[schema(format = DateTime)]
+    pub effective_at: String,
+}
+
+#[derive(ToSchema)]
+pub struct PoolList {
+    pub data: Vec<PoolReply>,
+    pub next_cursor: Option<String>,
+}
+
+/// A model: names and prices in micro-credits per million tokens.
+#[derive(ToSchema)]
+pub struct ModelDocument {
+    #[schema(example = "sonnet")]
+    pub id: String,
+    pub aliases: Option<Vec<String>>,
+    #[schema(maximum = 1_000_000_000_000_i64, default = 0)]
+    pub input: Option<u64>,
+    #[schema(maximum = 1_000_000_000_000_i64, default = 0)]
+    pub output: Option<u64>,
+    #[schema(maximum = 1_000_000_000_000_i64)]
+    pub cache_read: Option<u64>,
+    /// Default: `input`.
+    #[schema(maximum = 1_000_000_000_000_i64)]
+    pub cache_write: Option<u64>,
+    #[schema(minimum = 1, maximum = 3600)]
+    pub lease_seconds: Option<u32>,
+}
+
+#[derive(ToSchema)]
+pub struct ModelsPutRequest {
+    pub models: Vec<ModelDocument>,
+    pub reason: Option<String>,
+}
+
+#[derive(ToSchema)]
+pub struct ModelsReply {
+    pub models: Vec<ModelDocument>,
+    pub version: u32,
+}
+
+/// What a product may set.
+#[derive(ToSchema)]
+pub struct SettingsDocument {
+    #[schema(example = "UTC")]
+    pub zone: Option<String>,
+    /// `null`: users who are not on record are refused.
+    #[schema(example = "free")]
+    pub default_plan: Option<String>,
+    pub default_pool_only: Option<bool>,
+    #[schema(example = 3600)]
+    pub max_hold_seconds: Option<u32>,
+    #[schema(example = 10_000_000, maximum = 1_000_000_000)]
+    pub max_tokens_per_call: Option<u64>,
+    pub in_doubt_after: Option<InDoubtAfterDocument>,
+    /// 429, 402 or 403.
+    #[schema(example = 429)]
+    pub denial_status: Option<u16>,
+    #[schema(example = 60)]
+    pub max_auto_retry_seconds: Option<u32>,
+    #[schema(pattern = "^(openai|anthropic)$")]
+    pub shape: Option<String>,
+    #[schema(pattern = "^(closed|bounded)$")]
+    pub on_outage: Option<String>,
+    #[schema(example = 3)]
+    pub outage_share: Option<u32>,
+    #[schema(pattern = "^(enforce|shadow)$")]
+    pub enforcement: Option<String>,
+    #[schema(maximum = 100)]
+    pub shadow_percent: Option<u8>,
+    pub cors_origins: Option<Vec<String>>,
+    pub allow_private_targets: Option<bool>,
+    pub requests_per_second: Option<u32>,
+}
+
+/// When and how amounts in doubt are resolved by rule.
+#[derive(ToSchema)]
+pub struct InDoubtAfterDocument {
+    #[schema(example = 72)]
+    pub hours: u32,
+    #[schema(example = "charge", pattern = "^(charge|release|progress)$")]
+    pub then: String,
+}
+
+/// Settings that are not named stay.
+#[derive(ToSchema)]
+pub struct SettingsPutRequest {
+    #[serde(flatten)]
+    pub settings: SettingsDocument,
+    pub reason: Option<String>,
+}
+
+#[derive(ToSchema)]
+pub struct SettingsReply {
+    #[serde(flatten)]
+    pub settings: SettingsDocument,
+    pub version: u32,
+}

@@ -1,0 +1,294 @@
+//! Limits: where each one stands, what is granted, what is warned of.
+
+use serde::{Serialize, Serializer};
+use utoipa::ToSchema;
+
+use super::{is_false, is_zero};
+use crate::domain::cell::Standing;
+use crate::domain::decision::{LimitRow, Warning};
+use crate::domain::hold::Granted;
+use crate::domain::ids::Name;
+use crate::domain::plan::{Enforce, Meter, Scope};
+use crate::domain::time::{Millis, Zone};
+
+/// A plan in force.
+#[derive(Serialize, ToSchema)]
+#[schema(as = PlanRef)]
+pub struct PlanRef<'a> {
+    #[schema(example = "free")]
+    pub id: &'a str,
+    #[schema(example = 1)]
+    pub version: u32,
+}
+
+impl<'a> From<&'a (Name, u32)> for PlanRef<'a> {
+    fn from((id, version): &'a (Name, u32)) -> Self {
+        Self { id: id.as_str(), version: *version }
+    }
+}
+
+/// What the caller may use.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Granted)]
+pub struct GrantedView {
+    input_tokens: u64,
+    max_output_tokens: u64,
+    /// Nothing will be left of a window after this call.
+    #[serde(rename = "final")]
+    is_final: bool,
+}
+
+impl From<Granted> for GrantedView {
+    fn from(granted: Granted) -> Self {
+        Self {
+            input_tokens: granted.input_tokens,
+            max_output_tokens: granted.max_output_tokens,
+            is_final: granted.is_final,
+        }
+    }
+}
+
+/// A threshold of a limit's `warn_at` that was reached.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Warning)]
+pub struct WarningView<'a> {
+    limit: &'a str,
+    ratio: f64,
+    used_ratio: f64,
+}
+
+impl<'a> From<&'a Warning> for WarningView<'a> {
+    fn from(warning: &'a Warning) -> Self {
+        Self {
+            limit: warning.limit.as_str(),
+            ratio: warning.ratio.as_f64(),
+            used_ratio: warning.used_ratio as f64 / 1e5,
+        }
+    }
+}
+
+/// Limits' rows, written one after another.
+pub struct Rows<'a>(pub &'a [LimitRow]);
+
+impl Serialize for Rows<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(LimitView::from))
+    }
+}
+
+/// Warnings, written one after another.
+pub struct Warnings<'a>(pub &'a [Warning]);
+
+impl Serialize for Warnings<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(WarningView::from))
+    }
+}
+
+/// Where a limit stands; which members there are depends on `kind`.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+#[schema(as = LimitRow)]
+pub enum LimitView<'a> {
+    Bucket(BucketView<'a>),
+    Window(WindowView<'a>),
+    Slots(SlotsView<'a>),
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = BucketRow)]
+pub struct BucketView<'a> {
+    name: &'a str,
+    scope: &'static str,
+    /// `bucket`
+    kind: &'static str,
+    meter: &'a str,
+    /// The capacity.
+    limit: u64,
+    remaining: u64,
+    held: u64,
+    refill_per_minute: u64,
+    /// When it is full again if nothing else happens; `null`: not before the
+    /// year 10000.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    full_at: Option<Millis>,
+    #[serde(skip_serializing_if = "is_false")]
+    #[schema(required = false)]
+    over: bool,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = WindowRow)]
+pub struct WindowView<'a> {
+    name: &'a str,
+    scope: &'static str,
+    /// `window`
+    kind: &'static str,
+    meter: &'a str,
+    limit: u64,
+    /// What grants add.
+    #[serde(skip_serializing_if = "is_zero")]
+    #[schema(required = false)]
+    granted: u64,
+    used: u64,
+    held: u64,
+    remaining: u64,
+    over_by: u64,
+    /// `null`: no window runs, or it has no end.
+    window: Option<SpanView<'a>>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    resets_at: Option<Millis>,
+    #[serde(skip_serializing_if = "is_false")]
+    #[schema(required = false)]
+    over: bool,
+}
+
+/// A window's instants, `[start, end)`.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Span)]
+pub struct SpanView<'a> {
+    #[schema(value_type = String, format = DateTime)]
+    start: Millis,
+    #[schema(value_type = String, format = DateTime)]
+    end: Millis,
+    /// Whose midnights the borders are; `null` for windows of a fixed length.
+    zone: Option<&'a str>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = SlotsRow)]
+pub struct SlotsView<'a> {
+    name: &'a str,
+    scope: &'static str,
+    /// `slots`
+    kind: &'static str,
+    limit: u64,
+    in_use: u64,
+    remaining: u64,
+    #[serde(skip_serializing_if = "is_false")]
+    #[schema(required = false)]
+    over: bool,
+}
+
+impl<'a> From<&'a LimitRow> for LimitView<'a> {
+    fn from(row: &'a LimitRow) -> Self {
+        let (name, scope, kind) = (row.name.as_str(), row.scope.as_str(), row.standing.kind());
+        let meter = row.meter.as_ref().map_or("", Meter::as_str);
+        let over = row.enforce == Enforce::Soft && row.standing.is_over();
+        match row.standing {
+            Standing::Bucket { capacity: limit, refill_per_minute, remaining, held, full_at, .. } => {
+                Self::Bucket(BucketView {
+                    name,
+                    scope,
+                    kind,
+                    meter,
+                    limit,
+                    remaining,
+                    held,
+                    refill_per_minute,
+                    full_at,
+                    over,
+                })
+            }
+            Standing::Window { limit, granted, used, held, remaining, over_by, window } => {
+                let span = |(start, end)| SpanView { start, end, zone: row.zone.as_deref().map(Zone::name) };
+                Self::Window(WindowView {
+                    name,
+                    scope,
+                    kind,
+                    meter,
+                    limit,
+                    granted,
+                    used,
+                    held,
+                    remaining,
+                    over_by,
+                    window: window.map(span),
+                    resets_at: window.map(|(_, end)| end),
+                    over,
+                })
+            }
+            Standing::Slots { limit, in_use, remaining } => {
+                Self::Slots(SlotsView { name, scope, kind, limit, in_use, remaining, over })
+            }
+        }
+    }
+}
+
+/// Users are not shown what belongs to the tenant or the vendor.
+pub fn is_shown_to_users(row: &LimitRow) -> bool {
+    matches!(row.scope, Scope::User | Scope::Org)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::domain::ids::Label;
+    use crate::domain::quantity::Ppm;
+
+    fn row(meter: Option<Meter>, enforce: Enforce, standing: Standing) -> Value {
+        let zone = Zone::parse("Asia/Tokyo").unwrap();
+        let name = Label::parse("x").unwrap();
+        let row = LimitRow {
+            name,
+            scope: Scope::User,
+            meter,
+            enforce,
+            standing,
+            would_refuse: 0,
+            zone: Some(zone),
+            window_seconds: None,
+        };
+        serde_json::to_value(LimitView::from(&row)).unwrap()
+    }
+
+    #[test]
+    fn rows_have_the_fields_of_their_kind() {
+        let bucket = Standing::Bucket {
+            capacity: 3,
+            refill_per_minute: 3,
+            remaining: 2,
+            held: 0,
+            in_debt: false,
+            full_at: Some(Millis(20_000)),
+            next_unit_at: None,
+        };
+        assert_eq!(
+            row(Some(Meter::Requests), Enforce::Hard, bucket),
+            json!({"name": "x", "scope": "user", "kind": "bucket", "meter": "requests", "limit": 3, "remaining": 2,
+                   "held": 0, "refill_per_minute": 3, "full_at": "1970-01-01T00:00:20.000Z"})
+        );
+        let window = |window| Standing::Window {
+            limit: 10,
+            granted: 0,
+            used: 11,
+            held: 1,
+            remaining: 0,
+            over_by: 2,
+            window,
+        };
+        assert_eq!(
+            row(Some(Meter::TotalTokens), Enforce::Soft, window(Some((Millis(0), Millis(1000))))),
+            json!({"name": "x", "scope": "user", "kind": "window", "meter": "total_tokens", "limit": 10, "used": 11,
+                   "held": 1, "remaining": 0, "over_by": 2, "over": true, "resets_at": "1970-01-01T00:00:01.000Z",
+                   "window": {"start": "1970-01-01T00:00:00.000Z", "end": "1970-01-01T00:00:01.000Z",
+                              "zone": "Asia/Tokyo"}})
+        );
+        let lifetime = row(Some(Meter::TotalTokens), Enforce::Hard, window(None));
+        assert_eq!((&lifetime["window"], &lifetime["resets_at"]), (&Value::Null, &Value::Null));
+        assert!(lifetime.as_object().unwrap().contains_key("window"));
+        assert_eq!(
+            row(None, Enforce::Hard, Standing::Slots { limit: 1, in_use: 1, remaining: 0 }),
+            json!({"name": "x", "scope": "user", "kind": "slots", "limit": 1, "in_use": 1, "remaining": 0})
+        );
+    }
+
+    #[test]
+    fn ratios_have_their_decimals() {
+        let warning = Warning { limit: Label::parse("x").unwrap(), ratio: Ppm(800_000), used_ratio: 83_356 };
+        let text = serde_json::to_string(&WarningView::from(&warning)).unwrap();
+        assert_eq!(text, r#"{"limit":"x","ratio":0.8,"used_ratio":0.83356}"#);
+    }
+}
