@@ -1,0 +1,197 @@
+//! What is measured without HTTP: the pure step, and the engine around it.
+
+use std::collections::VecDeque;
+use std::hint::black_box;
+
+use apportion::domain::account::Account;
+use apportion::domain::charge::{AccountKey, Demand, TenantRef};
+use apportion::domain::hold::{Hold, Settlement};
+use apportion::domain::ids::{HoldId, UserId};
+use apportion::domain::plan::Scope;
+use apportion::domain::step::Ask;
+use apportion::domain::time::Millis;
+use apportion::engine::{Engine, Finish, Finished, How, Loaded, MemoryEngine, Reply, Step, Take, Taken};
+use futures_util::FutureExt;
+use smallvec::smallvec;
+
+use crate::sheet;
+
+/// Steps whose changes are confirmed together, as a journal would.
+pub const BATCH: usize = 1000;
+
+/// Something that takes and finishes on one of many accounts.
+pub trait Subject {
+    fn count(&self) -> usize;
+    /// Takes on one account.
+    fn take(&mut self, account: usize);
+    /// Finishes the oldest hold that is open.
+    fn finish(&mut self);
+    /// Lets go of what waits to be confirmed.
+    fn flush(&mut self);
+
+    /// Uses every account once, and leaves no hold open.
+    fn use_all(&mut self) {
+        for account in 0..self.count() {
+            self.take(account);
+            self.finish();
+        }
+        self.flush();
+    }
+}
+
+/// The pure step.
+pub struct Domain {
+    accounts: Vec<Account>,
+    ask: Ask,
+    draft: Hold,
+    settlement: Settlement,
+    now: Millis,
+    open: VecDeque<(usize, Hold)>,
+    next_id: u128,
+}
+
+impl Domain {
+    pub fn new(count: usize) -> Self {
+        let (sheet, now) = (sheet::sheet(), sheet::now());
+        Self {
+            accounts: (0..count).map(|_| Account::default()).collect(),
+            ask: sheet::ask(&sheet, now),
+            draft: sheet::draft(&sheet, TenantRef(1), user(0), now),
+            settlement: sheet::settlement(now),
+            now,
+            open: VecDeque::new(),
+            next_id: 1,
+        }
+    }
+}
+
+impl Subject for Domain {
+    fn count(&self) -> usize {
+        self.accounts.len()
+    }
+
+    fn take(&mut self, account: usize) {
+        let mut hold = Hold { id: HoldId(self.next_id), ..self.draft.clone() };
+        self.next_id += 1;
+        sheet::take(&mut self.accounts[account], &self.ask, &mut hold, self.now);
+        self.open.push_back((account, hold));
+    }
+
+    fn finish(&mut self) {
+        if let Some((account, mut hold)) = self.open.pop_front() {
+            let settlement = self.settlement.clone();
+            sheet::finish(&mut self.accounts[account], &mut hold, settlement, &self.ask.charges, self.now);
+            black_box(hold);
+        }
+    }
+
+    fn flush(&mut self) {}
+}
+
+/// The in-process engine, with everything that it leaves for the ledger.
+pub struct Embedded {
+    engine: MemoryEngine,
+    ask: Ask,
+    draft: Hold,
+    settlement: Settlement,
+    users: Vec<UserId>,
+    now: Millis,
+    open: VecDeque<(usize, HoldId)>,
+    next_id: u128,
+    unconfirmed: usize,
+}
+
+impl Embedded {
+    pub fn new(count: usize) -> Self {
+        let (sheet, now) = (sheet::sheet(), sheet::now());
+        Self {
+            engine: MemoryEngine::new(2 * count),
+            ask: sheet::ask(&sheet, now),
+            draft: sheet::draft(&sheet, TenantRef(1), user(0), now),
+            settlement: sheet::settlement(now),
+            users: (0..count).map(user).collect(),
+            now,
+            open: VecDeque::new(),
+            next_id: 1,
+            unconfirmed: 0,
+        }
+    }
+
+    fn key(&self, account: usize) -> AccountKey {
+        AccountKey { tenant: TenantRef(1), scope: Scope::User, owner: self.users[account].shared() }
+    }
+
+    /// Runs an operation; an account that is new is loaded as empty.
+    fn apply<'e, T>(&'e self, operation: impl Fn() -> Reply<'e, T>) -> T {
+        loop {
+            match operation()
+                .now_or_never()
+                .expect("the engine never waits")
+                .expect("the engine takes changes")
+            {
+                Step::Done(outcome) => return outcome,
+                Step::Missing(missing) => self.engine.load(&missing, 0, Loaded::default()),
+            }
+        }
+    }
+
+    fn confirm(&mut self) {
+        self.unconfirmed += 1;
+        if self.unconfirmed == BATCH {
+            self.flush();
+        }
+    }
+}
+
+impl Subject for Embedded {
+    fn count(&self) -> usize {
+        self.users.len()
+    }
+
+    fn take(&mut self, account: usize) {
+        // Well mixed, as real ids are: the engine's maps count on it.
+        let id = HoldId(self.next_id.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
+        self.next_id += 1;
+        let take = Take {
+            accounts: smallvec![self.key(account)],
+            ask: self.ask.clone(),
+            credits: Demand::NONE,
+            draft: Hold { id, user: self.users[account].clone(), ..self.draft.clone() },
+            lease_ms: 600_000,
+            max_hold_ms: 3_600_000,
+            dry_run: false,
+        };
+        match self.apply(|| self.engine.take(&take, self.now)) {
+            Taken::Hold { hold, .. } => self.open.push_back((account, hold.id)),
+            _ => unreachable!("the sheet refuses nothing"),
+        }
+        self.confirm();
+    }
+
+    fn finish(&mut self) {
+        let Some((account, hold)) = self.open.pop_front() else { return };
+        let finish = Finish {
+            hold,
+            accounts: smallvec![self.key(account)],
+            show: self.ask.charges.clone(),
+            how: How::Settle(Box::new(self.settlement.clone())),
+            ended_by_rule: None,
+        };
+        match self.apply(|| self.engine.finish(&finish, self.now)) {
+            Finished::Done { .. } => {}
+            _ => unreachable!("the hold is open"),
+        }
+        self.confirm();
+    }
+
+    fn flush(&mut self) {
+        self.unconfirmed = 0;
+        while let Some(changes) = self.engine.changes().now_or_never() {
+            self.engine.committed(changes);
+        }
+    }
+}
+
+fn user(number: usize) -> UserId {
+    UserId::parse(&format!("u_{number:08}")).expect("a valid id")
+}
