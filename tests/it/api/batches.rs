@@ -72,3 +72,19 @@ async fn a_batch_has_bounds() {
     let large = json!({"checks": [{"user": "x".repeat(1_100_000)}]});
     t.post("/v1/check/batch", &large).await.refused(413, "body_too_large");
 }
+
+#[tokio::test]
+async fn late_settles_of_a_batch_correct_the_bucket_one_after_the_other() {
+    // Given back first, the 20 are lost at the brim; charged first, they would fill the gap.
+    for (first, second, left) in [(0, 40, 80), (40, 0, 100)] {
+        let t = Tenant::with(Sheet::new().ob(100, 600)).await;
+        let holds = [t.ask_for("u", 0, 20, 1).await.hold_id(), t.ask_for("u", 0, 20, 1).await.hold_id()];
+        t.pass(60_000).await;
+        let settles = [
+            json!({"id": holds[0], "input_tokens": 0, "output_tokens": first}),
+            json!({"id": holds[1], "input_tokens": 0, "output_tokens": second}),
+        ];
+        t.settle_batch(&settles).await.ok();
+        assert_eq!(t.remaining("u", "output_tokens_per_minute").await, left);
+    }
+}

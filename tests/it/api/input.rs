@@ -195,6 +195,8 @@ async fn usage_that_no_model_could_have_is_refused_and_counted_nowhere() {
     }
     assert_eq!(t.quota("u").await.ok(), before);
     t.finish(&hold, 110_170, 10).await.ok();
+    t.finish(&hold, 10_000_001, 10).await.refused(409, "already_finished");
+    t.finish("hold_none", 10_000_001, 10).await.refused(404, "not_found");
     assert_eq!(t.left("u", "tokens_per_month").await["used"], 110_180);
 }
 

@@ -28,7 +28,7 @@ async fn an_upgrade_takes_hold_at_once_and_forgives_nothing() {
         &reply.row("requests_per_minute"),
         &json!({"limit": 60, "remaining": 55, "refill_per_minute": 60}),
     );
-    assert_eq!(reply.body["plan"], json!({"id": "pro", "version": 1}));
+    assert_eq!(reply.body["plan"], json!({"id": "pro", "version": 2}));
 }
 
 #[tokio::test]
@@ -230,4 +230,55 @@ async fn members_of_an_org_share_what_their_sheet_gives_the_org() {
     assert_has(&refused.body["violations"][0], &json!({"scope": "org", "would_fit": 40}));
     t.ask("b", 40, 0).await.ok();
     t.ask("c", 100, 0).await.ok();
+}
+
+/// A bucket that two sheets give the tenant at different rates: it runs by those of the last
+/// check that was admitted.
+#[tokio::test]
+async fn only_an_admitted_check_changes_the_rate_of_a_shared_bucket() {
+    let mut wrong = Vec::new();
+    for action in [
+        "nothing",
+        "read",
+        "dry run",
+        "refused",
+        "use",
+        "settle",
+        "late settle",
+        "release",
+        "extend",
+        "replay",
+    ] {
+        let sheet = |id: &str, rate: u64| Sheet::named(id).ob(10_000, rate).but("scope", json!("tenant"));
+        let t = Tenant::with(sheet("slow", 60)).await;
+        t.put_plan(&sheet("fast", 6000).json()).await.ok();
+        t.set_plan("v", "fast").await.ok();
+        let asked = json!({"user": "u", "request_id": "r", "max_output_tokens": 0, "lease_seconds": 30});
+        let hold = t.check(asked.clone()).await.hold_id();
+        if action == "late settle" {
+            t.pass(31_000).await;
+        }
+        t.spend("v", 0, 9000).await;
+        match action {
+            "read" => drop(t.quota("u").await.ok()),
+            "dry run" => {
+                drop(t.check(json!({"user": "u", "max_output_tokens": 1, "dry_run": true})).await.ok())
+            }
+            "refused" => drop(t.ask("u", 0, 9999).await.refused(429, "output_rate_exceeded")),
+            "use" => drop(
+                t.usage(&json!({"id": "x", "user": "u", "input_tokens": 0, "output_tokens": 0})).await.ok(),
+            ),
+            "settle" | "late settle" => drop(t.finish(&hold, 0, 0).await.ok()),
+            "release" => drop(t.release(&hold).await.ok()),
+            "extend" => drop(t.extend(&hold, json!({"lease_seconds": 60})).await.ok()),
+            "replay" => drop(t.check(asked).await.ok()),
+            _ => {}
+        }
+        t.pass(10_000).await;
+        let row = t.check(json!({"user": "v", "dry_run": true})).await.row("output_tokens_per_minute");
+        if row["remaining"] != 2000 {
+            wrong.push(format!("{action}: {} instead of 2000", row["remaining"]));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -184,3 +184,17 @@ async fn a_vendors_figure_is_split_into_stock_and_refill() {
     let row = t.ask("u", 0, 0).await.row("pool_output");
     assert_has(&row, &json!({"limit": 14_000, "refill_per_minute": 56_000, "remaining": 14_000}));
 }
+
+#[tokio::test]
+async fn an_extend_of_a_bulk_call_leaves_the_share_as_its_check_did() {
+    let t = Tenant::with(Sheet::new().dr(1000)).await;
+    t.pool(&PoolSheet::new("default", &["*"]).output_tokens(100, 60).field("interactive_share", json!(0.3)))
+        .await;
+    let hold = t.check(json!({"user": "u", "priority": "bulk", "max_output_tokens": 60})).await.hold_id();
+    t.extend(&hold, json!({"add_output_tokens": 11})).await.refused(413, "exceeds_capacity");
+    t.check(json!({"user": "v", "max_output_tokens": 5})).await.ok();
+    let refused =
+        t.extend(&hold, json!({"add_output_tokens": 6})).await.refused(429, "upstream_capacity_exceeded");
+    assert_has(&refused.body["violations"][0], &json!({"requested": 6, "would_fit": 5}));
+    t.extend(&hold, json!({"add_output_tokens": 5})).await.ok();
+}

@@ -128,6 +128,10 @@ async fn shadow_limits_only_count_what_they_would_have_refused() {
     t.check(json!({"user": "u", "dry_run": true})).await.ok();
     let row = t.left("u", "requests_per_day").await;
     assert_has(&row, &json!({"used": 3, "would_refuse": 2}));
+    // Use that had no hold is counted in full, but nobody asked whether it may be.
+    t.usage(&json!({"id": "x", "user": "u", "input_tokens": 1, "output_tokens": 1})).await.ok();
+    let row = t.left("u", "requests_per_day").await;
+    assert_has(&row, &json!({"used": 4, "would_refuse": 2}));
 }
 
 #[tokio::test]

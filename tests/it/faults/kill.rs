@@ -197,7 +197,8 @@ async fn verify(client: &Client, book: &Book, round: usize) {
         assert_eq!(seen, *expected, "round {round}: {user}");
     }
     if let Some(user) = sums.keys().next() {
-        let all = crate::harness::row(&client.quota(user).await.ok(), "everybody");
+        let dry = client.check(json!({"user": user, "dry_run": true})).await;
+        let all = dry.row("everybody");
         let total = |f: fn(&Sums) -> i64| json!(sums.values().map(f).sum::<i64>());
         assert_eq!((&all["used"], &all["held"]), (&total(|s| s.used), &total(|s| s.held)), "round {round}");
     }

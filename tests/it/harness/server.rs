@@ -22,7 +22,7 @@ impl Server {
         static SHARED: OnceLock<Server> = OnceLock::new();
         SHARED.get_or_init(|| {
             sweep_up();
-            Self::start(&[("APPORTION_DURABILITY", "os")])
+            Self::start(&[])
         })
     }
 

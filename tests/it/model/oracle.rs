@@ -73,6 +73,7 @@ pub struct Hold {
     pub user: String,
     pub request_id: Option<String>,
     pub model: Option<String>,
+    pub feature: Option<String>,
     pub created: Ms,
     pub expires: Ms,
     pub lease_ms: Ms,
@@ -158,6 +159,15 @@ impl Oracle {
         for no in 0..self.holds.len() {
             self.age(no);
         }
+    }
+
+    /// Whether two sessions of some cell overlap, one having been opened in the past: which one
+    /// is current then is left open, so a run ends there.
+    pub fn is_blurred(&self) -> bool {
+        self.cells.values().any(|cell| match cell {
+            Cell::Window(window) => window.sessions_overlap(),
+            _ => false,
+        })
     }
 
     fn age(&mut self, no: HoldNo) {

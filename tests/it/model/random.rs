@@ -1,7 +1,8 @@
 //! Random command sequences, each reply compared with the model's.
 //!
 //! `ORACLE_COMMANDS` sets how many commands are run in all (default 20,000), `ORACLE_SEED` runs
-//! one seed alone. A difference prints the seed and the commands that led to it.
+//! one seed alone, and `ORACLE_PROBE` looks at every user's figures after each command, which
+//! shows where a difference began. A difference prints the seed and the commands that led to it.
 
 use std::fmt::Write as _;
 
@@ -37,6 +38,9 @@ fn every_reply_to_random_commands_is_the_one_that_the_model_predicts() {
     let failures: Vec<String> =
         lanes.into_iter().flat_map(|lane| lane.join().expect("a lane ends")).collect();
     if let Some(first) = failures.first() {
+        for failure in &failures {
+            println!("{}", brief(failure));
+        }
         panic!("{} of {} seeds differ; the first:\n{first}", failures.len(), seeds.len());
     }
 }
@@ -46,9 +50,17 @@ async fn play(seed: u64) -> Result<(), String> {
     let stage = Stage::draw(&mut rng);
     let mut world = World::set(&stage).await;
     let mut script = Script::new(rng, stage);
+    let probing = std::env::var_os("ORACLE_PROBE").is_some();
     for step in 0..COMMANDS_A_SEED {
         let command = script.next(&world.oracle);
         let result = world.run(&command).await;
+        if world.oracle.is_blurred() {
+            return Ok(());
+        }
+        let result = match result {
+            Ok(()) if probing => world.probe().await,
+            result => result,
+        };
         result.map_err(|difference| report(seed, step, &world, &difference))?;
         remember_wait(&mut script, &world, &command);
     }
@@ -61,6 +73,15 @@ fn remember_wait(script: &mut Script, world: &World, command: &Command) {
     if let Some(wait) = world.last_wait() {
         script.refused = Some((world.oracle.now + wait, body.clone()));
     }
+}
+
+/// The seed, the last command and the first difference.
+fn brief(failure: &str) -> String {
+    let story = failure.split("\n--- ").next().unwrap_or(failure);
+    let lines: Vec<&str> = story.lines().collect();
+    let differences = lines.iter().rposition(|l| l.contains(" -> ")).unwrap_or(0);
+    let seed = lines[0].split(" (").next().unwrap_or("");
+    format!("{seed}: {}", lines[differences..].iter().take(3).copied().collect::<Vec<_>>().join("\n    "))
 }
 
 fn report(seed: u64, step: usize, world: &World, difference: &str) -> String {

@@ -1,12 +1,15 @@
 //! The service and the model side by side: each command goes to both, and the replies are compared.
 
+use std::collections::HashSet;
+use std::time::Instant;
+
 use serde_json::{Value, json};
 
 use super::generate::Command;
-use super::oracle::Oracle;
 use super::oracle::calendar::{Ms, wire};
 use super::oracle::cells::HoldNo;
 use super::oracle::expect::{Expected, Ids, Reply as Seen, differences};
+use super::oracle::{Oracle, State};
 use super::stage::{Stage, USERS};
 use crate::harness::{Reply, Tenant};
 
@@ -16,6 +19,8 @@ pub struct World {
     ids: Ids,
     pub history: Vec<String>,
     last_wait: Option<Ms>,
+    /// Holds that the tenant's rule is known to have resolved.
+    ruled: HashSet<HoldNo>,
 }
 
 impl World {
@@ -44,24 +49,13 @@ impl World {
                 oracle.set_org(user, org);
             }
         }
-        Self { oracle, tenant, ids: Ids::default(), history, last_wait: None }
+        Self { oracle, tenant, ids: Ids::default(), history, last_wait: None, ruled: HashSet::new() }
     }
 
     /// Gives one command to both sides; the differences, if the replies differ.
     pub async fn run(&mut self, command: &Command) -> Result<(), String> {
         match command {
-            Command::Check { body, key } => {
-                let reply = match key {
-                    Some(key) => self.tenant.check_with_key(key, body.clone()).await,
-                    None => self.tenant.check(body.clone()).await,
-                };
-                let mut full = body.clone();
-                if let Some(key) = key {
-                    full["request_id"] = json!(key);
-                }
-                let expected = self.oracle.check(&full);
-                self.hold_up(&format!("check {full}"), expected, &reply)
-            }
+            Command::Check { body, key } => self.run_check(body, key.as_deref()).await,
             Command::Settle { no, body } => {
                 let reply = self.tenant.settle(&self.id(*no), body.clone()).await;
                 let expected = self.oracle.settle(*no, body);
@@ -95,6 +89,19 @@ impl World {
         }
     }
 
+    async fn run_check(&mut self, body: &Value, key: Option<&str>) -> Result<(), String> {
+        let reply = match key {
+            Some(key) => self.tenant.check_with_key(key, body.clone()).await,
+            None => self.tenant.check(body.clone()).await,
+        };
+        let mut full = body.clone();
+        if let Some(key) = key {
+            full["request_id"] = json!(key);
+        }
+        let expected = self.oracle.check(&full);
+        self.hold_up(&format!("check {full}"), expected, &reply)
+    }
+
     async fn run_other(&mut self, command: &Command) -> Result<(), String> {
         match command {
             Command::CheckBatch(bodies) => {
@@ -125,7 +132,7 @@ impl World {
                 self.history.push(format!("clock {}", wire(*at)));
                 self.tenant.set_clock(&wire(*at)).await;
                 self.oracle.set_clock(*at);
-                Ok(())
+                self.rules_applied().await
             }
             Command::SetPlan { user, plan } => {
                 self.history.push(format!("plan of {user} is {plan}"));
@@ -141,6 +148,24 @@ impl World {
             }
             _ => unreachable!("handled before"),
         }
+    }
+
+    /// The tenant's rule for holds in doubt is carried out by the service in its own time.
+    async fn rules_applied(&mut self) -> Result<(), String> {
+        let due: Vec<HoldNo> = (0..self.oracle.holds.len())
+            .filter(|no| matches!(self.oracle.holds[*no].state, State::Ruled(_)) && self.ruled.insert(*no))
+            .collect();
+        let started = Instant::now();
+        for no in due {
+            let id = self.id(no);
+            while self.tenant.hold(&id).await.ok()["hold"]["state"] == "in_doubt" {
+                if started.elapsed().as_secs() > 30 {
+                    return Err(format!("hold {no} is still in doubt after 30 s of real time"));
+                }
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(())
     }
 
     pub async fn quota(&mut self, user: &str) -> Result<(), String> {
@@ -160,6 +185,16 @@ impl World {
     /// The wait that the last reply told, if it was a refusal with one.
     pub fn last_wait(&self) -> Option<Ms> {
         self.last_wait
+    }
+
+    /// Looks at the figures of all users, also those that only a check shows.
+    pub async fn probe(&mut self) -> Result<(), String> {
+        self.all_quotas().await?;
+        for user in USERS {
+            let body = json!({"user": user, "dry_run": true});
+            self.run_check(&body, None).await?;
+        }
+        Ok(())
     }
 
     fn id(&self, no: HoldNo) -> String {

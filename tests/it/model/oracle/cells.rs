@@ -223,6 +223,13 @@ impl Window {
         self.running(at).expect("just opened")
     }
 
+    pub fn sessions_overlap(&self) -> bool {
+        let Period::Session(length) = self.period else { return false };
+        let mut sorted = self.sessions.clone();
+        sorted.sort_unstable();
+        sorted.windows(2).any(|pair| pair[1] - pair[0] < length)
+    }
+
     pub fn book(&self, span: Option<Span>) -> Book {
         span.and_then(|s| self.books.get(&s).copied()).unwrap_or_default()
     }

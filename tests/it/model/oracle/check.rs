@@ -95,6 +95,8 @@ impl Oracle {
         }
         let mut granted = hold.granted.clone();
         granted.as_object_mut().expect("an object").remove("final");
+        // Whether an extend since then counts as granted is left open.
+        granted["max_output_tokens"] = json!({"$any": [granted["max_output_tokens"], int(hold.output)]});
         let mut reply = Expected::new(
             200,
             json!({
@@ -174,6 +176,7 @@ impl Oracle {
             user: check.user.clone(),
             request_id: check.request_id.clone(),
             model: check.model.clone(),
+            feature: check.feature.clone(),
             created: self.now,
             expires,
             lease_ms: check.lease_ms,

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::calendar::{Ms, wire};
 use super::cells::Cell;
-use super::sheet::{Amounts, Enforce, Kind, Period, Scope};
+use super::sheet::{Amounts, Enforce, Kind, Period};
 use super::{Asked, Hold, HoldNo, Oracle, State};
 
 impl Oracle {
@@ -78,14 +78,10 @@ impl Oracle {
         asked.into_iter().filter(|a| a.limit.enforce != Enforce::Shadow).map(|a| self.row(a)).collect()
     }
 
-    /// Rows of what a hold was asked of, by the figures of the plan of now.
+    /// Rows of what such a call is asked of, by the plan of now.
     pub fn rows_of_hold(&self, no: HoldNo) -> Value {
         let hold = &self.holds[no];
-        let mut present: Vec<Asked> = self.plan_limits(&hold.user);
-        for receipt in hold.receipts.iter().filter(|r| r.limit.scope == Scope::Pool) {
-            present.extend(self.present_pool_limit(receipt));
-        }
-        self.rows(present.iter().filter(|a| hold.receipts.iter().any(|r| r.key == a.key)))
+        self.rows(&self.asked(&hold.user, hold.model.as_deref(), hold.feature.as_deref(), false))
     }
 
     pub fn hold_view(&self, no: HoldNo) -> Value {
