@@ -22,8 +22,8 @@ pub const DEFAULTS: &str = include_str!("config.default.toml");
 const PREFIX: &str = "APPORTION_";
 
 /// Names with our prefix that are no settings: the file itself, which clap
-/// reads.
-const NOT_SETTINGS: [&str; 1] = ["CONFIG"];
+/// reads, and how backends on the same machine find the service.
+const NOT_SETTINGS: [&str; 4] = ["CONFIG", "URL", "TOKEN", "API_KEY"];
 
 /// Checked settings.
 #[derive(Debug, Clone)]
@@ -424,8 +424,12 @@ mod tests {
 
     #[test]
     fn variables_that_are_no_settings_are_left_alone() {
-        let environment =
-            [("APPORTION_SERVICE_HOST", "10.0.0.1"), ("APPORTION_PORT", "tcp://x"), ("APPORTION_LOG", "")];
+        let environment = [
+            ("APPORTION_SERVICE_HOST", "10.0.0.1"),
+            ("APPORTION_PORT", "tcp://x"),
+            ("APPORTION_LOG", ""),
+            ("APPORTION_URL", "http://x"),
+        ];
         assert!(load(None, &environment, Flags::default()).unwrap().log.filter.starts_with("info"));
     }
 

@@ -40,14 +40,14 @@ pub fn read_plans(dir: &Path) -> anyhow::Result<PlanFolder> {
     for path in toml_files(dir)? {
         let is_models = path.file_name().is_some_and(|name| name == "models.toml");
         if is_models {
-            models = read_file(&path, &mut faults, |node| Models::read(node))?.unwrap_or_default();
-        } else if let Some((sheet, found)) = read_file(&path, &mut faults, |node| Sheet::read(node))? {
+            models = read_file(&path, &mut faults, Models::read)?.unwrap_or_default();
+        } else if let Some((sheet, found)) = read_file(&path, &mut faults, Sheet::read)? {
             warnings.extend(found.iter().map(|warning| line(&path, warning)));
             sheets.push((path, sheet));
         }
     }
     for path in toml_files(&dir.join("pools"))? {
-        pools.extend(read_file(&path, &mut faults, |node| Pool::read(node))?.map(|pool| (path, pool)));
+        pools.extend(read_file(&path, &mut faults, Pool::read)?.map(|pool| (path, pool)));
     }
     for (path, sheet) in &sheets {
         warnings.extend(sheet.lint(&models).iter().map(|warning| line(path, warning)));
