@@ -12,7 +12,7 @@ use super::call::Call;
 use super::check::read_amounts;
 use super::problem::{FaultView, Kind, Problem};
 use super::reply::{Answer, Reply};
-use super::schema::UsageRequest;
+use super::schema::UsageBody;
 use crate::domain::document::{Fault, Node, Reader};
 use crate::domain::hold::{Reported, Upstream};
 use crate::domain::ids::{Label, Name, RequestId, UserId};
@@ -26,7 +26,7 @@ const MAX_UPSTREAM_ID_BYTES: usize = 256;
 /// Records use that had no hold, once per `id`.
 #[utoipa::path(
     post, path = "/v1/usage", operation_id = "record_usage", tag = "usage",
-    request_body(content = UsageRequest, description = "One item, or `{\"items\":[...]}` with up to 100."),
+    request_body = UsageBody,
     responses(
         (status = 200, description = "One result per item, in order", body = UsageReply),
         (status = 422, description = "`usage_implausible`: nothing was changed"),

@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 
 /// What `PUT users/{user}` changes: missing fields stay, `null` takes away.
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct UserPutRequest {
     #[schema(example = "standard")]
     pub plan: Option<String>,
@@ -23,6 +24,7 @@ pub struct UserPutRequest {
 
 /// What may tell that two accounts are one person's.
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Signals {
     pub device: Option<String>,
     pub address: Option<String>,
@@ -60,6 +62,7 @@ pub struct UserList {
 
 /// Moves a user to a plan.
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct PlanChangeRequest {
     #[schema(example = "pro")]
     pub plan: String,
@@ -82,6 +85,7 @@ pub struct PlanChangedReply {
 
 /// A key that signs tokens (`jwt`), or an API key (`api`).
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct NewKeyRequest {
     #[schema(example = "api", pattern = "^(jwt|api)$")]
     pub kind: String,
@@ -127,6 +131,7 @@ pub struct KeyList {
 }
 
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct ClockPutRequest {
     #[schema(format = DateTime, example = "2026-11-30T14:59:59.999Z")]
     pub now: String,
@@ -134,6 +139,7 @@ pub struct ClockPutRequest {
 
 /// Users active at the peak, by plan.
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct CapacityRequest {
     #[schema(example = json!({"free": 60, "standard": 20, "pro": 5}))]
     pub active: HashMap<String, u64>,
@@ -185,6 +191,7 @@ pub struct CapacityPlan {
 }
 
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct NewTenantRequest {
     #[schema(example = "shop", pattern = "^[a-z0-9][a-z0-9-]{0,62}$")]
     pub id: String,
@@ -193,6 +200,8 @@ pub struct NewTenantRequest {
     /// Has a clock of its own.
     #[schema(default = false)]
     pub test: Option<bool>,
+    /// `false`
+    pub suspended: Option<bool>,
 }
 
 #[derive(ToSchema)]

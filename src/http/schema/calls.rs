@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 
 /// The body of a check. Only `user` is required.
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct CheckRequest {
     /// The end user, 1-256 bytes, compared byte for byte.
     #[schema(example = "u_42", min_length = 1, max_length = 256)]
@@ -49,6 +50,7 @@ pub enum Priority {
 }
 
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct CheckBatchRequest {
     #[schema(min_items = 1, max_items = 100)]
     pub checks: Vec<CheckRequest>,
@@ -83,6 +85,7 @@ pub struct SettleRequest {
 
 /// The vendor's side of the call, kept for support.
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct UpstreamRequest {
     #[schema(max_length = 256)]
     pub request_id: Option<String>,
@@ -93,6 +96,7 @@ pub struct UpstreamRequest {
 }
 
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct SettleBatchRequest {
     #[schema(min_items = 1, max_items = 100)]
     pub settles: Vec<SettleItem>,
@@ -108,6 +112,7 @@ pub struct SettleItem {
 }
 
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct ReleaseRequest {
     /// `not_sent` (default) or `upstream_refused`.
     #[schema(pattern = "^(not_sent|upstream_refused)$")]
@@ -115,6 +120,7 @@ pub struct ReleaseRequest {
 }
 
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct ExtendRequest {
     /// Default: the lease last asked for.
     #[schema(example = 120, minimum = 1, maximum = 3600)]
@@ -127,8 +133,24 @@ pub struct ExtendRequest {
     pub output_tokens_so_far: Option<u64>,
 }
 
+/// One use, or many.
+#[derive(ToSchema)]
+#[serde(untagged)]
+pub enum UsageBody {
+    One(UsageRequest),
+    Many(UsageItems),
+}
+
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UsageItems {
+    #[schema(min_items = 1, max_items = 100)]
+    pub items: Vec<UsageRequest>,
+}
+
 /// Use without a hold.
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct UsageRequest {
     /// Makes a repetition harmless: the first body of an id wins.
     #[schema(example = "import-000017", min_length = 1, max_length = 256)]

@@ -25,6 +25,7 @@ pub struct Sheet {
 
 /// Caps of one call, in tokens; left out or `null` is none.
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct PerCallCaps {
     #[schema(example = 4000)]
     pub max_input_tokens: Option<u64>,
@@ -61,8 +62,7 @@ pub struct SheetLimit {
     pub limit: Option<u64>,
     /// Windows: `day`, `week`, `month`, `lifetime`, or an object with one of
     /// `hours`, `days`, `session_hours`.
-    #[schema(value_type = Option<Object>)]
-    pub period: Option<String>,
+    pub period: Option<serde_json::Value>,
     /// Of a monthly window: `calendar` (default) or the user's `anchor_day`.
     #[schema(pattern = "^(calendar|user)$")]
     pub anchor: Option<String>,
@@ -183,6 +183,7 @@ pub struct PoolList {
 
 /// A model: names and prices in micro-credits per million tokens.
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct ModelDocument {
     #[schema(example = "sonnet")]
     pub id: String,
@@ -201,6 +202,7 @@ pub struct ModelDocument {
 }
 
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct ModelsPutRequest {
     pub models: Vec<ModelDocument>,
     pub reason: Option<String>,
@@ -248,6 +250,7 @@ pub struct SettingsDocument {
 
 /// When and how amounts in doubt are resolved by rule.
 #[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct InDoubtAfterDocument {
     #[schema(example = 72)]
     pub hours: u32,

@@ -141,27 +141,24 @@ pub struct HoldView<'a> {
     #[serde(skip_serializing_if = "is_zero")]
     #[schema(required = false)]
     output_tokens_so_far: u64,
-    #[serde(flatten)]
-    end: Option<EndView<'a>>,
-}
-
-/// How a hold ended.
-#[derive(Serialize, ToSchema)]
-#[schema(as = HoldEnd)]
-pub struct EndView<'a> {
     /// As reported. Absent after a release.
     #[serde(skip_serializing_if = "Option::is_none")]
     actual: Option<ActualView<'a>>,
     /// What the limits took.
-    counted: AmountsView<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    counted: Option<AmountsView<'a>>,
     /// What was reserved and not counted.
-    returned: AmountsView<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    returned: Option<AmountsView<'a>>,
     /// What was counted beyond the reservation.
-    overage: AmountsView<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    overage: Option<AmountsView<'a>>,
     /// Whether the hold was in doubt when it ended.
-    late: bool,
-    #[schema(value_type = String, format = DateTime)]
-    finished_at: Millis,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    late: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    finished_at: Option<Millis>,
     /// Of a release: `not_sent` or `upstream_refused`.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
@@ -173,7 +170,7 @@ pub struct EndView<'a> {
 impl<'a> HoldView<'a> {
     /// The hold as it stands at `now`.
     pub fn new(hold: &'a Hold, now: Millis) -> Self {
-        Self {
+        let open = Self {
             id: hold.id,
             state: hold.state(now).as_str(),
             request_id: hold.request.as_ref().map(|mark| mark.id.as_str()),
@@ -184,41 +181,52 @@ impl<'a> HoldView<'a> {
             expires_at: hold.expires_at,
             reserved: AmountsView::new(hold.reserved, &hold.amounts),
             output_tokens_so_far: hold.progress,
-            end: EndView::new(hold),
+            actual: None,
+            counted: None,
+            returned: None,
+            overage: None,
+            late: None,
+            finished_at: None,
+            reason: None,
+            resolved_by: None,
+        };
+        match &hold.stage {
+            Stage::Held | Stage::InDoubt { .. } => open,
+            Stage::Settled(end) => {
+                let actual = Some(ActualView::new(end));
+                let ended = open.ended(hold.reserved, end.counted, &end.amounts);
+                Self { actual, late: Some(end.late), resolved_by: resolved_by(end.by), ..ended }.at(end.at)
+            }
+            Stage::Released { at, late, reason, by } => {
+                let reason = Some(match reason {
+                    ReleaseReason::NotSent => "not_sent",
+                    ReleaseReason::UpstreamRefused => "upstream_refused",
+                });
+                let ended = open.ended(hold.reserved, Amounts::default(), &[]);
+                Self { reason, late: Some(*late), resolved_by: resolved_by(*by), ..ended }.at(*at)
+            }
         }
+    }
+
+    fn ended(self, reserved: Amounts, counted: Amounts, custom: &'a [(Label, u64)]) -> Self {
+        Self {
+            counted: Some(AmountsView::new(counted, custom)),
+            returned: Some(AmountsView::new(beyond(reserved, counted), &[])),
+            overage: Some(AmountsView::new(beyond(counted, reserved), &[])),
+            ..self
+        }
+    }
+
+    fn at(self, finished_at: Millis) -> Self {
+        Self { finished_at: Some(finished_at), ..self }
     }
 }
 
-impl<'a> EndView<'a> {
-    fn new(hold: &'a Hold) -> Option<Self> {
-        let (counted, custom, by, at, late) = match &hold.stage {
-            Stage::Held | Stage::InDoubt { .. } => return None,
-            Stage::Settled(end) => (end.counted, &end.amounts[..], end.by, end.at, end.late),
-            Stage::Released { at, late, by, .. } => (Amounts::default(), &[][..], *by, *at, *late),
-        };
-        let actual = match &hold.stage {
-            Stage::Settled(settlement) => Some(ActualView::new(settlement)),
-            _ => None,
-        };
-        let reason = match &hold.stage {
-            Stage::Released { reason: ReleaseReason::NotSent, .. } => Some("not_sent"),
-            Stage::Released { reason: ReleaseReason::UpstreamRefused, .. } => Some("upstream_refused"),
-            _ => None,
-        };
-        Some(Self {
-            actual,
-            counted: AmountsView::new(counted, custom),
-            returned: AmountsView::new(beyond(hold.reserved, counted), &[]),
-            overage: AmountsView::new(beyond(counted, hold.reserved), &[]),
-            late,
-            finished_at: at,
-            reason,
-            resolved_by: match by {
-                FinishedBy::Caller => None,
-                FinishedBy::Rule => Some("rule"),
-                FinishedBy::Admin => Some("admin"),
-            },
-        })
+fn resolved_by(by: FinishedBy) -> Option<&'static str> {
+    match by {
+        FinishedBy::Caller => None,
+        FinishedBy::Rule => Some("rule"),
+        FinishedBy::Admin => Some("admin"),
     }
 }
 
