@@ -42,11 +42,7 @@ pub async fn front_door(request: HttpRequest, payload: web::Payload, state: Data
     let mut trail = Trail { found, caller: None };
 
     let handling = handle(&request, payload, &state, &mut trail, &request_id);
-    let handled = AssertUnwindSafe(handling).catch_unwind().await;
-    let answer = handled.unwrap_or_else(|_| {
-        tracing::error!(request.id = %show(&request_id), http.route = trail.route_name(), "a handler panicked");
-        Err(Problem::new(Kind::Internal, "The service met a fault of its own."))
-    });
+    let answer = guarded(handling, show(&request_id)).await;
     let reply = answer.unwrap_or_else(|problem| {
         problem.log_cause(show(&request_id));
         problem.into_reply(trail.max_auto_retry_seconds())
@@ -63,6 +59,14 @@ pub async fn front_door(request: HttpRequest, payload: web::Payload, state: Data
     }
     response.headers_mut().insert(REQUEST_ID, request_id);
     response
+}
+
+/// A panic ends the call, not the worker, and the caller has an answer.
+async fn guarded(handling: impl Future<Output = Answer>, request_id: &str) -> Answer {
+    AssertUnwindSafe(handling).catch_unwind().await.unwrap_or_else(|_| {
+        tracing::error!(request.id = request_id, "a handler panicked");
+        Err(Problem::new(Kind::Internal, "The service met a fault of its own."))
+    })
 }
 
 /// What became known about a request on its way, for the log and the metrics.
@@ -210,9 +214,11 @@ fn log(request: &HttpRequest, trail: &Trail, reply: &Reply, request_id: &HeaderV
             )
         };
     }
+    // A limit that refuses is everyday work, like one that does not.
+    let is_decision = reply.kind.is_some_and(|kind| kind.entry().status == 429);
     match reply.status {
         status if status.is_server_error() => line!(warn),
-        status if status.is_client_error() => line!(info),
+        status if status.is_client_error() && !is_decision => line!(info),
         _ => line!(debug),
     }
 }
@@ -251,5 +257,15 @@ mod tests {
             headers.append(HeaderName::from_static("x-pad"), value);
         }
         assert_eq!(refuse_long_headers(&headers).unwrap_err().kind(), Kind::HeadersTooLarge);
+    }
+
+    #[actix_web::test]
+    async fn a_panic_is_answered() {
+        async fn broken() -> Answer {
+            panic!("this text must not leave")
+        }
+        let reply = guarded(broken(), "req_1").await.unwrap_err().into_reply(60);
+        assert_eq!(reply.status.as_u16(), 500);
+        assert!(!String::from_utf8_lossy(&reply.body).contains("must not leave"));
     }
 }
