@@ -118,7 +118,11 @@ impl Connection {
             let (status, head, whole) = self.read_answer().await?;
             let latency = asked.elapsed().as_nanos();
             self.tally.latencies.push(u32::try_from(latency).unwrap_or(u32::MAX));
-            self.note(status, head, whole, items);
+            let made = self.note(status, head, whole, items);
+            if !made.is_empty() {
+                let mut source = source.lock().unwrap_or_else(PoisonError::into_inner);
+                self.tally.holds.extend(made.into_iter().filter_map(|hold| source.work.made(hold)));
+            }
         }
         Ok(self.tally)
     }
@@ -146,7 +150,8 @@ impl Connection {
         }
     }
 
-    fn note(&mut self, status: u16, head: usize, whole: usize, items: usize) {
+    /// Counts an answer; gives the holds that it made.
+    fn note(&mut self, status: u16, head: usize, whole: usize, items: usize) -> Vec<HoldText> {
         let body = String::from_utf8_lossy(&self.answer[head..whole]);
         let tally = &mut self.tally;
         let all_well = items == 1 || body.matches("{\"status\":200,").count() == items;
@@ -154,14 +159,15 @@ impl Connection {
             tally.wrong += 1;
             let text = || format!("{status} {}", body.chars().take(600).collect::<String>());
             tally.one_wrong.get_or_insert_with(text);
-            return;
+            return Vec::new();
         }
         tally.items += items as u64;
-        if self.way.keeps_holds {
-            let found = body.match_indices("\"id\":\"hold_").take(items);
-            let id = |(at, _): (usize, &str)| body.as_bytes().get(at + 6..at + 6 + size_of::<HoldText>());
-            tally.holds.extend(found.filter_map(id).filter_map(|id| HoldText::try_from(id).ok()));
+        if !self.way.keeps_holds || !body.contains("\"decision\":\"allow\"") {
+            return Vec::new();
         }
+        let found = body.match_indices("\"id\":\"hold_").take(items);
+        let id = |(at, _): (usize, &str)| body.as_bytes().get(at + 6..at + 6 + size_of::<HoldText>());
+        found.filter_map(id).filter_map(|id| HoldText::try_from(id).ok()).collect()
     }
 }
 

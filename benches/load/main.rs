@@ -77,7 +77,7 @@ fn run(options: &Options) -> anyhow::Result<ExitCode> {
 
 /// Of the length of a real one.
 fn stand_in_tokens() -> Tokens {
-    Tokens { open: "x".repeat(383), closed: String::new() }
+    Tokens { open: "x".repeat(383), ..Tokens::default() }
 }
 
 fn tell(sample: &Sample) {

@@ -34,8 +34,8 @@ pub struct Options {
     /// Which servers: echo, commit, os
     #[arg(long, value_delimiter = ',', default_value = "echo,commit,os")]
     pub servers: Vec<String>,
-    /// Which operations: check, check_id, settle, batch, settle_batch, refused, quota
-    #[arg(long, value_delimiter = ',', default_value = "check,check_id,settle,batch,settle_batch")]
+    /// Which operations: cycle, check, settle, check_id, batch, settle_batch, refused, strange, quota
+    #[arg(long, value_delimiter = ',', default_value = "cycle,check,settle,check_id,batch,settle_batch")]
     pub operations: Vec<String>,
     /// Also measure checks that a limit refuses
     #[arg(long)]
@@ -75,7 +75,7 @@ impl Options {
     /// The operations asked for, in the order in which they run.
     pub fn wants(&self, operation: &str) -> bool {
         self.operations.iter().any(|asked| asked == operation)
-            || (operation == "refused" && self.refused)
+            || (matches!(operation, "refused" | "strange") && self.refused)
             || (operation == "quota" && self.quota)
     }
 }

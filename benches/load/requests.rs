@@ -1,6 +1,8 @@
 //! The requests, as bytes. A request is a template in which a few digits are
 //! put right, so the asking side does next to nothing.
 
+use std::collections::VecDeque;
+
 use crate::sheet::{INPUT_TOKENS, MAX_OUTPUT_TOKENS, OUTPUT_TOKENS, Random};
 
 /// Items of one batch.
@@ -14,6 +16,12 @@ pub trait Work: Send {
     /// Puts the next request into `request`; `None` when there are no more,
     /// else the number of items in it.
     fn next(&mut self, request: &mut Vec<u8>) -> Option<usize>;
+
+    /// Is told of a hold that an answer names; gives it back if it has no use
+    /// for it.
+    fn made(&mut self, hold: HoldText) -> Option<HoldText> {
+        Some(hold)
+    }
 }
 
 /// Whose turn it is: drawn beforehand, repeated when used up.
@@ -205,6 +213,12 @@ impl Settles {
         Self { template, id_at, holds: holds.into_iter() }
     }
 
+    fn put(&self, request: &mut Vec<u8>, hold: &HoldText) {
+        request.clear();
+        request.extend_from_slice(&self.template);
+        request[self.id_at..self.id_at + hold.len()].copy_from_slice(hold);
+    }
+
     /// What was not settled.
     pub fn rest(&mut self) -> Vec<HoldText> {
         std::mem::take(&mut self.holds).collect()
@@ -214,10 +228,44 @@ impl Settles {
 impl Work for Settles {
     fn next(&mut self, request: &mut Vec<u8>) -> Option<usize> {
         let hold = self.holds.next()?;
-        request.clear();
-        request.extend_from_slice(&self.template);
-        request[self.id_at..self.id_at + hold.len()].copy_from_slice(&hold);
+        self.put(request, &hold);
         Some(1)
+    }
+}
+
+/// Checks and settles in turn: as many calls begin as end.
+pub struct Cycles {
+    checks: Checks,
+    settles: Settles,
+    open: VecDeque<HoldText>,
+    /// Calls under way when the first one ends.
+    under_way: usize,
+}
+
+impl Cycles {
+    pub fn new(checks: Checks, token: &str, under_way: usize) -> Self {
+        Self { checks, settles: Settles::new(token, Vec::new()), open: VecDeque::new(), under_way }
+    }
+
+    /// What was not settled.
+    pub fn rest(&mut self) -> Vec<HoldText> {
+        std::mem::take(&mut self.open).into()
+    }
+}
+
+impl Work for Cycles {
+    fn next(&mut self, request: &mut Vec<u8>) -> Option<usize> {
+        if self.open.len() <= self.under_way {
+            return self.checks.next(request);
+        }
+        let hold = self.open.pop_front()?;
+        self.settles.put(request, &hold);
+        Some(1)
+    }
+
+    fn made(&mut self, hold: HoldText) -> Option<HoldText> {
+        self.open.push_back(hold);
+        None
     }
 }
 

@@ -6,7 +6,7 @@ use anyhow::Context;
 use crate::client::{Tally, Way, drive};
 use crate::options::Options;
 use crate::process::{self, Cpu};
-use crate::requests::{CheckBatches, Checks, HoldText, Picks, Quotas, SettleBatches, Settles, Work};
+use crate::requests::{CheckBatches, Checks, Cycles, HoldText, Picks, Quotas, SettleBatches, Settles, Work};
 use crate::targets::Target;
 
 /// Connections on which batches are sent: one batch keeps a server busy for
@@ -71,11 +71,18 @@ impl Run<'_> {
             let tally = self.measure("check", holding, Checks::new(token, self.picks(), None))?;
             self.settle(tally, "settle")?;
         }
+        if self.options.wants("cycle") {
+            let under_way = 4 * self.options.connections;
+            let checks = Checks::new(token, self.picks(), None);
+            let work = Shared::new(Cycles::new(checks, token, under_way));
+            self.measure("cycle", holding, work.clone())?;
+            self.target.settle_all(self.options, token, work.take(Cycles::rest))?;
+        }
         if self.options.wants("check_id") {
             // Ids must never come back, on no server and in no round.
             let first = (self.round as u64 + 1) << 40;
             let tally = self.measure("check_id", holding, Checks::new(token, self.picks(), Some(first)))?;
-            self.target.settle_all(self.options, tally.holds)?;
+            self.target.settle_all(self.options, token, tally.holds)?;
         }
         if self.options.wants("batch") || self.options.wants("settle_batch") {
             let way = Way { connections: few, rate: 0, ..holding };
@@ -85,9 +92,11 @@ impl Run<'_> {
         if self.options.wants("quota") {
             self.measure("quota", self.way(), Quotas::new(token, self.picks()))?;
         }
-        if self.options.wants("refused") {
+        let refusals = [("refused", &self.target.tokens.closed), ("strange", &self.target.tokens.strange)];
+        for (operation, token) in refusals.into_iter().filter(|(operation, _)| self.options.wants(operation))
+        {
             let way = Way { status: 429, ..self.way() };
-            self.measure("refused", way, Checks::new(&self.target.tokens.closed, self.picks(), None))?;
+            self.measure(operation, way, Checks::new(token, self.picks(), None))?;
         }
         Ok(())
     }
@@ -99,7 +108,7 @@ impl Run<'_> {
         holds.sort_unstable();
         let token = self.target.tokens.open.as_str();
         if !self.options.wants(operation) {
-            return self.target.settle_all(self.options, holds);
+            return self.target.settle_all(self.options, token, holds);
         }
         let rest = match operation {
             "settle_batch" => {
@@ -114,7 +123,7 @@ impl Run<'_> {
                 work.take(Settles::rest)
             }
         };
-        self.target.settle_all(self.options, rest)
+        self.target.settle_all(self.options, token, rest)
     }
 
     fn way(&self) -> Way {
@@ -181,5 +190,9 @@ impl<W> Shared<W> {
 impl<W: Work> Work for Shared<W> {
     fn next(&mut self, request: &mut Vec<u8>) -> Option<usize> {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next(request)
+    }
+
+    fn made(&mut self, hold: HoldText) -> Option<HoldText> {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).made(hold)
     }
 }

@@ -28,8 +28,11 @@ pub struct Target {
 pub struct Tokens {
     /// Of the tenant whose limits never refuse.
     pub open: String,
-    /// Of the tenant whose daily requests are used up for everybody.
+    /// Of the tenant whose daily requests are used up for everybody, and
+    /// whose users have all called before.
     pub closed: String,
+    /// The same with users whom nobody has seen.
+    pub strange: String,
 }
 
 const SCOPE: &str = "check quota admin:read admin:write";
@@ -46,17 +49,20 @@ impl Target {
     /// The real server with this durability, on a data directory of its own.
     pub fn start(options: &Options, durability: &str) -> anyhow::Result<Self> {
         let data = scratch(options)?;
-        let tokens = Tokens {
-            open: create_tenant(options, data.path(), "open")?,
-            closed: create_tenant(options, data.path(), "closed")?,
-        };
+        let tenant = |id: &str| create_tenant(options, data.path(), id);
+        let tokens = Tokens { open: tenant("open")?, closed: tenant("closed")?, strange: tenant("strange")? };
         let process = serve(options, data.path(), durability)?;
-        let mut closed: Value = serde_json::from_str(SHEET)?;
-        closed["limits"][5]["limit"] = json!(0);
-        put_sheet(process.address, &tokens.open, serde_json::from_str(SHEET)?)?;
-        put_sheet(process.address, &tokens.closed, closed)?;
         let target = Self { name: durability.to_owned(), process, tokens, data: Some(data) };
-        target.meet_everybody(options)?;
+        let open: Value = serde_json::from_str(SHEET)?;
+        let mut closed = open.clone();
+        closed["limits"][5]["limit"] = json!(0);
+        for token in [&target.tokens.open, &target.tokens.closed] {
+            put_sheet(target.address(), token, open.clone())?;
+            target.meet_everybody(options, token)?;
+        }
+        for token in [&target.tokens.closed, &target.tokens.strange] {
+            put_sheet(target.address(), token, closed.clone())?;
+        }
         Ok(target)
     }
 
@@ -87,20 +93,20 @@ impl Target {
     }
 
     /// One settled check for each user, so that all are in memory.
-    fn meet_everybody(&self, options: &Options) -> anyhow::Result<()> {
+    fn meet_everybody(&self, options: &Options, token: &str) -> anyhow::Result<()> {
         let way = Way { rate: 0, seconds: None, keeps_holds: true, ..self.way(options) };
         let picks = Picks::spread(options.users, options.users);
-        let tally = drive(way, Checks::some(&self.tokens.open, picks, options.users))?;
+        let tally = drive(way, Checks::some(token, picks, options.users))?;
         if let Some(wrong) = tally.one_wrong {
             bail!("the first checks were answered {wrong}");
         }
-        self.settle_all(options, tally.holds)
+        self.settle_all(options, token, tally.holds)
     }
 
     /// Settles what a run has left open, uncounted.
-    pub fn settle_all(&self, options: &Options, holds: Vec<HoldText>) -> anyhow::Result<()> {
+    pub fn settle_all(&self, options: &Options, token: &str, holds: Vec<HoldText>) -> anyhow::Result<()> {
         let way = Way { connections: 4, rate: 0, seconds: None, ..self.way(options) };
-        let tally = drive(way, SettleBatches::new(&self.tokens.open, holds))?;
+        let tally = drive(way, SettleBatches::new(token, holds))?;
         match tally.one_wrong {
             Some(wrong) => bail!("a settle was answered {wrong}"),
             None => Ok(()),
