@@ -140,6 +140,9 @@ impl MemoryEngine {
         now: Millis,
         operation: impl FnOnce(&Pins, &mut Guards<'_>, Millis) -> Result<T, EngineError>,
     ) -> Result<Step<T>, EngineError> {
+        if self.outbox.is_full() {
+            return Err(EngineError::Overloaded);
+        }
         let pins = self.pin(keys);
         let mut guards: Guards<'_> = pins.0.iter().map(|entry| entry.state.lock()).collect();
         if guards.iter().any(|state| !state.loaded) {

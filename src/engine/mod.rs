@@ -29,6 +29,9 @@ pub enum EngineError {
     /// Changes cannot be recorded now: nothing was taken.
     #[error("the engine cannot take changes now")]
     Unavailable,
+    /// More changes wait to be recorded than memory should hold.
+    #[error("too many changes wait to be recorded")]
+    Overloaded,
 }
 
 /// Applies one operation wholly or not at all.

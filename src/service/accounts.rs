@@ -121,6 +121,9 @@ fn loaded(key: &AccountKey, stored: StoredAccount) -> Result<Loaded, ServiceErro
 
 impl From<EngineError> for ServiceError {
     fn from(error: EngineError) -> Self {
-        Self::StoreUnavailable(Box::new(error))
+        match error {
+            EngineError::Overloaded => Self::Overloaded,
+            EngineError::Unavailable => Self::StoreUnavailable(Box::new(error)),
+        }
     }
 }

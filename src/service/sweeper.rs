@@ -45,6 +45,14 @@ impl Service {
         })
     }
 
+    /// Sets a test tenant's clock; what became due by that is resolved before
+    /// anything else is decided.
+    pub async fn set_clock(&self, tenant: &Tenant, now: Millis) -> Result<Millis, ServiceError> {
+        let now = self.registry.set_clock(tenant, now).await?;
+        self.resolve_due(tenant).await?;
+        Ok(now)
+    }
+
     /// Resolves every hold of a tenant that has been in doubt for as long as
     /// its rule allows. Returns how many.
     pub async fn resolve_due(&self, tenant: &Tenant) -> Result<u32, ServiceError> {
