@@ -137,7 +137,7 @@ pub struct ExtendRequest {
 #[derive(ToSchema)]
 #[serde(untagged)]
 pub enum UsageBody {
-    One(UsageRequest),
+    One(Box<UsageRequest>),
     Many(UsageItems),
 }
 
