@@ -12,7 +12,7 @@ use crate::startup;
 
 use super::input::{PlanNumbers, read_plans};
 use super::replay::{grouped, percent};
-use super::{Common, Usage};
+use super::{Common, Usage, say};
 
 #[derive(Debug, Args)]
 pub struct CapacityArgs {
@@ -42,9 +42,9 @@ pub fn run(common: &Common, args: CapacityArgs) -> anyhow::Result<ExitCode> {
         false => Usage(format!("{error:#}")).into(),
     })?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        say(serde_json::to_string_pretty(&report)?)?;
     } else {
-        print!("{}", text(&report));
+        say(text(&report).trim_end())?;
     }
     Ok(ExitCode::from(if report.fits { 0 } else { 1 }))
 }

@@ -14,7 +14,7 @@ use crate::domain::time::{Millis, set_tzdata_dir, tz_version};
 use crate::ledger::{Inspection, inspect};
 use crate::startup::DataDir;
 
-use super::Common;
+use super::{Common, say};
 
 /// Zone rules older than this are wrong for zones that changed since.
 const OLDEST_ZONE_RULES: &str = "2026f";
@@ -64,22 +64,24 @@ impl fmt::Display for Finding {
 }
 
 /// Exit code 0 when nothing stands in the way of a server, else 1.
-pub fn run(common: &Common) -> ExitCode {
+pub fn run(common: &Common) -> anyhow::Result<ExitCode> {
     let findings = match common.load(None) {
         Ok(config) => examine(&config),
         Err(error) => vec![Finding::bad("settings", chain(&error))],
     };
-    findings.iter().for_each(|finding| println!("{finding}"));
+    for finding in &findings {
+        say(finding)?;
+    }
     let worst = findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Good);
-    println!(
+    say(format_args!(
         "\n{}",
         match worst {
             Level::Good => "Nothing is wrong.",
             Level::Odd => "A server would run; what is marked `odd` deserves a look.",
             Level::Bad => "A server would not run, or not soundly; see what is marked `BAD`.",
         }
-    );
-    ExitCode::from(if worst == Level::Bad { 1 } else { 0 })
+    ))?;
+    Ok(ExitCode::from(if worst == Level::Bad { 1 } else { 0 }))
 }
 
 fn examine(config: &Config) -> Vec<Finding> {

@@ -15,6 +15,8 @@ mod tenant;
 mod token;
 
 use std::ffi::OsString;
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -113,7 +115,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Capacity(args) => capacity::run(&common, args),
         Command::Replay(args) => replay::run(args),
         Command::Openapi => openapi::run(),
-        Command::Doctor => Ok(doctor::run(&common)),
+        Command::Doctor => doctor::run(&common),
     }
 }
 
@@ -141,6 +143,16 @@ fn complain(error: &anyhow::Error) {
     eprintln!("error: {error}");
     for cause in error.chain().skip(1) {
         eprintln!("  because: {cause}");
+    }
+}
+
+/// Writes a line to standard output. That nobody reads it any more (`| head`)
+/// is no failure.
+fn say(line: impl Display) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match writeln!(out, "{line}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
     }
 }
 

@@ -1,10 +1,10 @@
 //! `apportion openapi`: prints the document that `/openapi.json` serves.
 
-use std::io::Write;
 use std::process::ExitCode;
 
+use super::say;
+
 pub fn run() -> anyhow::Result<ExitCode> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(crate::http::openapi_json().as_bytes())?;
+    say(crate::http::openapi_json().trim_end())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 use super::input::{PlanFaults, read_plans};
+use super::say;
 
 #[derive(Debug, Subcommand)]
 pub enum PlansCommand {
@@ -23,19 +24,24 @@ pub fn run(command: PlansCommand) -> anyhow::Result<ExitCode> {
         Ok(folder) => folder,
         Err(error) => {
             let Some(PlanFaults(faults)) = error.downcast_ref() else { return Err(error) };
-            faults.iter().for_each(|fault| println!("fault: {fault}"));
-            println!("{} found; nothing of this folder would be accepted", count(faults.len(), "fault"));
+            for fault in faults {
+                say(format_args!("fault: {fault}"))?;
+            }
+            let found = count(faults.len(), "fault");
+            say(format_args!("{found} found; nothing of this folder would be accepted"))?;
             return Ok(ExitCode::from(1));
         }
     };
-    folder.warnings.iter().for_each(|warning| println!("warning: {warning}"));
-    println!(
+    for warning in &folder.warnings {
+        say(format_args!("warning: {warning}"))?;
+    }
+    say(format_args!(
         "{}, {}, {}: no fault, {}",
         count(folder.content.sheets.len(), "sheet"),
         count(folder.content.pools.len(), "pool"),
         count(folder.content.models.list().len(), "model"),
         count(folder.warnings.len(), "warning"),
-    );
+    ))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -10,7 +10,7 @@ use crate::domain::ids::TenantId;
 use crate::domain::time::Zone;
 use crate::startup;
 
-use super::Common;
+use super::{Common, say};
 
 #[derive(Debug, Subcommand)]
 pub enum TenantCommand {
@@ -40,7 +40,7 @@ pub fn run(common: &Common, command: TenantCommand) -> anyhow::Result<ExitCode> 
         let created = data.registry.create_tenant(&id, test, zone, "cli").await;
         data.ledger.close().await;
         created.with_context(|| format!("cannot create the tenant {id}"))?;
-        println!("tenant {id} created");
+        say(format_args!("tenant {id} created"))?;
         Ok(ExitCode::SUCCESS)
     })
 }

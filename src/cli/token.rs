@@ -11,7 +11,7 @@ use crate::service::{Scopes, ServiceError};
 use crate::startup;
 
 use super::input::parse_seconds;
-use super::{Common, Usage};
+use super::{Common, Usage, say};
 
 #[derive(Debug, Subcommand)]
 pub enum TokenCommand {
@@ -63,7 +63,7 @@ pub fn run(common: &Common, command: TokenCommand) -> anyhow::Result<ExitCode> {
         let minted = minted.await;
         data.ledger.close().await;
         let token = minted.map_err(explain)?;
-        println!("{}", token.expose_secret());
+        say(token.expose_secret())?;
         Ok(ExitCode::SUCCESS)
     })
 }

@@ -254,3 +254,17 @@ fn real_traces_replay_and_agree_with_the_ledger() {
         assert_eq!(report["total"]["used"], report["ledger"]["recorded"], "{name}");
     }
 }
+
+#[test]
+fn a_reader_that_went_away_is_no_failure_and_no_panic() {
+    for line in [vec!["openapi"], vec!["plans", "check", "plans"]] {
+        let mut child = apportion(&line)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        drop(child.stdout.take());
+        let done = child.wait_with_output().expect("it ends");
+        assert!(code(&done) == 0 && done.stderr.is_empty(), "{line:?}: {}", err(&done));
+    }
+}

@@ -20,8 +20,8 @@ use clap::Args;
 use crate::domain::capacity::parse_active;
 use crate::domain::plan::shipped;
 
-use super::Usage;
 use super::input::{PlanNumbers, read_plans};
+use super::{Usage, say};
 
 pub use report::{grouped, percent};
 
@@ -73,9 +73,9 @@ pub fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
     let plan = run::Plan { file, calls, users: args.users, mix: args.mix, seed: args.seed, content };
     let report = super::runtime()?.block_on(run::replay(plan))?;
     if args.json {
-        print!("{}", report.to_json()?);
+        say(report.to_json()?)?;
     } else {
-        print!("{}", report.to_text());
+        say(report.to_text().trim_end())?;
     }
     Ok(ExitCode::from(if report.ledger.agrees { 0 } else { 1 }))
 }

@@ -157,9 +157,9 @@ pub struct LedgerCheck {
 }
 
 impl Report {
-    /// One JSON object and a line feed.
+    /// One JSON object.
     pub fn to_json(&self) -> serde_json::Result<String> {
-        Ok(serde_json::to_string_pretty(self)? + "\n")
+        serde_json::to_string_pretty(self)
     }
 
     /// The report for people.
