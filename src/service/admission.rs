@@ -66,7 +66,10 @@ impl Service {
                 let known = self.known_request(&context, mark.as_ref()).await?;
                 return match known {
                     Some(hold) => self.replay(&context, hold, mark).await,
-                    None => Ok((CheckReply::Refused(refusal), Unrecorded(None))),
+                    None => {
+                        let refusal = self.with_standings(&context, refusal).await?;
+                        Ok((CheckReply::Refused(refusal), Unrecorded(None)))
+                    }
                 };
             }
         };
@@ -135,6 +138,27 @@ impl Service {
                 None => Err(ServiceError::Corrupt(format!("{id} is remembered but not on record"))),
             },
         }
+    }
+
+    /// A call that is too large is told how the limits stand, too.
+    async fn with_standings(&self, context: &Context<'_>, refusal: Refusal) -> Result<Refusal, ServiceError> {
+        let plan = match refusal.code {
+            Code::InputTooLarge | Code::OutputTooLarge => context.plan()?,
+            _ => None,
+        };
+        let Some(plan) = plan else { return Ok(refusal) };
+        let model = context.command.model.as_ref().map(|model| context.catalog.models.canonical(model));
+        let mut call = Call {
+            model: model.as_ref().map(Name::as_str),
+            feature: context.command.feature.as_ref().map(|feature| feature.as_str()),
+            bulk: context.command.bulk,
+            input_tokens: 0,
+            prices: Prices::default(),
+            amounts: &mut Vec::new(),
+        };
+        let charging = context.subject(plan).charges(&mut call, None, None);
+        let standings = self.standings(&charging.accounts, &charging.to_show(), context.now).await?;
+        Ok(Refusal { limits: charging.rows(&standings), ..refusal })
     }
 
     /// The hold that the check's request id stands for, if any.
@@ -215,10 +239,7 @@ impl<'a> Context<'a> {
         if command.model.is_some() && known_model.is_none() && !settings.default_pool_only {
             return Err(ServiceError::UnknownModel);
         }
-        let plan = match self.profile.plan().or(settings.default_plan.as_ref()) {
-            Some(id) => self.catalog.plan(id).ok_or(ServiceError::UnknownPlan)?,
-            None => return Ok(Err(Refusal::plain(Code::UnknownUser))),
-        };
+        let Some(plan) = self.plan()? else { return Ok(Err(Refusal::plain(Code::UnknownUser))) };
         let most = settings.max_tokens_per_call;
         let caps = plan.sheet.per_call;
         let output_cap = caps.max_output_tokens.map(|cap| cap.min(most));
@@ -257,6 +278,13 @@ impl<'a> Context<'a> {
             output_min,
             lease_seconds: command.lease_seconds.or(own_lease).unwrap_or(DEFAULT_LEASE_SECONDS),
         }))
+    }
+
+    /// The user's plan, else the tenant's default one, if it has any.
+    fn plan(&self) -> Result<Option<&'a Plan>, ServiceError> {
+        let id = self.profile.plan().or(self.catalog.settings.default_plan.as_ref());
+        let plan = |id| self.catalog.plan(id).map(|plan| &**plan).ok_or(ServiceError::UnknownPlan);
+        id.map(plan).transpose()
     }
 
     fn subject(&self, plan: &'a Plan) -> Subject<'a> {

@@ -11,7 +11,7 @@ use crate::domain::step::Probe;
 use crate::domain::time::Millis;
 
 impl Service {
-    /// The limits of a user and of the org, as they stand now. Reading changes
+    /// The limits of a user, the org and the tenant, as they stand now. Reading changes
     /// nothing and creates nothing.
     pub async fn quota(&self, tenant: &Tenant, user: UserId) -> Result<QuotaView, ServiceError> {
         let now = tenant.now();
@@ -31,7 +31,7 @@ impl Service {
             plan,
             now,
         };
-        let charging = subject.all_limits(&[Scope::User, Scope::Org]);
+        let charging = subject.all_limits(&[Scope::User, Scope::Org, Scope::Tenant]);
         // Each limit by itself: would a call of one request and one token pass?
         let one = |charge: &Charge| Charge { demand: Demand::fixed(1), ..charge.clone() };
         let charges: Vec<Charge> = charging.charges.iter().map(one).collect();
