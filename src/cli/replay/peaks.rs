@@ -1,7 +1,10 @@
 //! How close admitted traffic came to each limit of a pool.
 //!
-//! Measured from what was admitted, so it says the same for a pool that is
-//! enforced and for one that is only planned with.
+//! A call weighs what it holds, and once it is settled what it used, at the
+//! time of its admission: as a bucket sees it, which gets back what was held
+//! too much. So the fullest window of an enforced pool is within its limit (but
+//! for overruns), and that of a pool for planning says what enforcing it would
+//! have had to refuse.
 
 use std::collections::VecDeque;
 
@@ -30,7 +33,7 @@ impl Load {
     }
 }
 
-/// The largest load that stood on one limit.
+/// The fullest window of one limit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Peak {
     pub amount: u64,
@@ -48,26 +51,28 @@ impl PoolLoad {
         Self { counts: pool.counts, limits: pool.limits.iter().map(LimitLoad::new).collect() }
     }
 
-    /// A call was admitted. Where the pool counts output as it comes, only
-    /// the reserved output is left for later.
-    pub fn admitted(&mut self, at: Millis, reserved: Load) {
+    /// A call was admitted; `call` grows from call to call. Where the pool
+    /// counts output as it comes, the reserved output weighs nothing.
+    pub fn admitted(&mut self, call: usize, at: Millis, reserved: Load) {
         let load = match self.counts {
             PoolCounts::Reserved => reserved,
             PoolCounts::Actual => Load { output_tokens: 0, ..reserved },
         };
         for limit in &mut self.limits {
-            limit.add(at, load, 1);
+            limit.begin(call, at, load);
         }
     }
 
     /// A call was settled.
-    pub fn settled(&mut self, at: Millis, used: Load) {
-        let load = match self.counts {
-            PoolCounts::Reserved => Load::default(),
-            PoolCounts::Actual => Load { output_tokens: used.output_tokens, ..Load::default() },
-        };
+    pub fn settled(&mut self, call: usize, at: Millis, used: Load) {
         for limit in &mut self.limits {
-            limit.add(at, load, -1);
+            match self.counts {
+                PoolCounts::Reserved => limit.correct(call, at, used),
+                PoolCounts::Actual => {
+                    limit.add(call, at, Load { output_tokens: used.output_tokens, ..Load::default() })
+                }
+            }
+            limit.end();
         }
     }
 
@@ -78,6 +83,12 @@ impl PoolLoad {
     }
 }
 
+struct Entry {
+    at: Millis,
+    call: usize,
+    amount: u64,
+}
+
 struct LimitLoad {
     /// `None` for slots.
     meter: Option<Meter>,
@@ -85,7 +96,8 @@ struct LimitLoad {
     allowed: u64,
     /// `i64::MAX` for a window that never turns.
     span_ms: i64,
-    recent: VecDeque<(Millis, u64)>,
+    /// Calls of the running window, in the order in which they came.
+    recent: VecDeque<Entry>,
     /// Sum of `recent`, or calls in flight.
     now: u64,
     peak: Peak,
@@ -109,20 +121,53 @@ impl LimitLoad {
         Self { meter, allowed, span_ms, recent: VecDeque::new(), now: 0, peak }
     }
 
-    fn add(&mut self, at: Millis, load: Load, calls: i64) {
-        match &self.meter {
-            None => self.now = self.now.saturating_add_signed(calls),
-            Some(meter) => {
-                let amount = load.of(meter);
-                while self.recent.front().is_some_and(|(then, _)| at.0 - then.0 >= self.span_ms) {
-                    self.now -= self.recent.pop_front().map_or(0, |(_, amount)| amount);
-                }
-                if amount > 0 {
-                    self.recent.push_back((at, amount));
-                    self.now += amount;
-                }
-            }
+    fn begin(&mut self, call: usize, at: Millis, load: Load) {
+        if self.meter.is_none() {
+            self.now += 1;
+            self.note_peak(at);
         }
+        self.add(call, at, load);
+    }
+
+    fn end(&mut self) {
+        if self.meter.is_none() {
+            self.now = self.now.saturating_sub(1);
+        }
+    }
+
+    fn add(&mut self, call: usize, at: Millis, load: Load) {
+        let Some(meter) = &self.meter else { return };
+        let amount = load.of(meter);
+        self.forget_before(at);
+        self.recent.push_back(Entry { at, call, amount });
+        self.now += amount;
+        self.note_peak(at);
+    }
+
+    /// Leaves only the window that ends at `at`.
+    fn forget_before(&mut self, at: Millis) {
+        while let Some(oldest) = self.recent.front()
+            && at.0 - oldest.at.0 >= self.span_ms
+        {
+            self.now -= oldest.amount;
+            self.recent.pop_front();
+        }
+    }
+
+    /// What was held becomes what was used, if it is still in the window.
+    fn correct(&mut self, call: usize, at: Millis, used: Load) {
+        let Some(meter) = &self.meter else { return };
+        let amount = used.of(meter);
+        self.forget_before(at);
+        let found = self.recent.binary_search_by_key(&call, |entry| entry.call);
+        if let Some(entry) = found.ok().and_then(|index| self.recent.get_mut(index)) {
+            self.now = self.now - entry.amount + amount;
+            entry.amount = amount;
+            self.note_peak(at);
+        }
+    }
+
+    fn note_peak(&mut self, at: Millis) {
         if self.now > self.peak.amount {
             self.peak = Peak { amount: self.now, at: Some(at) };
         }
@@ -171,23 +216,27 @@ mod tests {
     }
 
     #[test]
-    fn the_peak_is_the_fullest_minute_anywhere() {
+    fn a_call_weighs_what_it_holds_and_then_what_it_used() {
         let mut pool = PoolLoad::new(&pool("reserved"));
-        for (second, output) in [(0, 100), (30, 100), (59, 200), (60, 50), (200, 10)] {
-            pool.admitted(Millis(second * 1_000), load(output));
-            pool.settled(Millis(second * 1_000 + 500), load(1));
-        }
+        pool.admitted(0, Millis(0), load(100));
+        pool.admitted(1, Millis(30_000), load(100));
+        pool.settled(0, Millis(40_000), load(30));
+        pool.admitted(2, Millis(59_000), load(200));
+        pool.admitted(3, Millis(60_000), load(20));
+        pool.settled(2, Millis(61_000), load(205));
+        pool.admitted(4, Millis(200_000), load(10));
         let peaks: Vec<_> = pool.peaks().collect();
-        assert_eq!(peaks[0], (500, Peak { amount: 400, at: Some(Millis(59_000)) }));
-        assert_eq!(peaks[1], (3, Peak { amount: 1, at: Some(Millis(0)) }));
+        // 30 + 100 + 200 at second 59; later 100 + 205 + 20.
+        assert_eq!(peaks[0], (500, Peak { amount: 330, at: Some(Millis(59_000)) }));
+        assert_eq!(peaks[1], (3, Peak { amount: 3, at: Some(Millis(60_000)) }));
     }
 
     #[test]
     fn a_pool_that_counts_actual_output_is_loaded_at_the_settle() {
         let mut pool = PoolLoad::new(&pool("actual"));
-        pool.admitted(Millis(0), load(400));
-        pool.admitted(Millis(1), load(400));
-        pool.settled(Millis(70_000), load(30));
+        pool.admitted(0, Millis(0), load(400));
+        pool.admitted(1, Millis(1), load(400));
+        pool.settled(0, Millis(70_000), load(30));
         let peaks: Vec<_> = pool.peaks().collect();
         assert_eq!(peaks[0].1, Peak { amount: 30, at: Some(Millis(70_000)) });
         assert_eq!(peaks[1].1, Peak { amount: 2, at: Some(Millis(1)) });

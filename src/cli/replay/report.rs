@@ -284,7 +284,7 @@ impl Report {
     }
 
     fn write_pools(&self, out: &mut String) -> fmt::Result {
-        writeln!(out, "\nPools (peak of what was admitted)")?;
+        writeln!(out, "\nPools (fullest window: what calls held, or had used by then)")?;
         for row in &self.pools {
             let enforced = if row.enforced { "enforced" } else { "not enforced: for planning only" };
             writeln!(out, "  {} ({enforced})", row.pool)?;

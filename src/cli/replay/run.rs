@@ -164,7 +164,7 @@ impl Replay {
             self.overruns.output_tokens += call.output_tokens - hold.granted.max_output_tokens;
         }
         if let Some(pool) = self.pool_of(&hold) {
-            pool.admitted(call.at, load(&hold.reserved));
+            pool.admitted(index, call.at, load(&hold.reserved));
         }
         let output = i64::try_from(call.output_tokens).unwrap_or(i64::MAX);
         let takes = output.saturating_mul(MS_PER_OUTPUT_TOKEN).saturating_add(MS_BEFORE_FIRST_TOKEN);
@@ -212,7 +212,7 @@ impl Replay {
         self.tallies[usize::from(self.plan_of[open.user])].settle(&settlement.counted);
         self.users[open.user].total_tokens += settlement.counted.total_tokens;
         if let Some(pool) = self.pool_of(&finished.hold) {
-            pool.settled(open.ends, load(&settlement.counted));
+            pool.settled(open.call, open.ends, load(&settlement.counted));
         }
         Ok(())
     }
