@@ -24,6 +24,8 @@ const LINES_MAX: usize = 500;
 struct Source {
     path: PathBuf,
     text: String,
+    /// Whether it is compiled for tests only.
+    test: bool,
 }
 
 impl Source {
@@ -41,7 +43,7 @@ impl Source {
 
     /// The code without comments, up to the tests that stand in the same file.
     fn code(&self) -> Vec<(usize, &str)> {
-        if self.is_test() {
+        if self.test {
             return Vec::new();
         }
         let lines: Vec<&str> = self.text.lines().collect();
@@ -60,12 +62,6 @@ impl Source {
             .map(|(n, line)| (n + 1, line))
             .filter(|(_, line)| !line.trim_start().starts_with("//"))
             .collect()
-    }
-
-    /// Files of a module that exists for tests only.
-    fn is_test(&self) -> bool {
-        let name = self.name();
-        name.ends_with("/tests.rs") || name.contains("/tests/") || name.ends_with("_tests.rs")
     }
 
     /// The top modules that the code names, with the line.
@@ -101,12 +97,37 @@ fn sources(folder: &str) -> Vec<Source> {
                 folders.push(path);
             } else if path.extension().is_some_and(|e| e == "rs") {
                 let text = fs::read_to_string(&path).expect("a source file");
-                found.push(Source { path, text });
+                found.push(Source { path, text, test: false });
             }
         }
     }
+    let tests: Vec<PathBuf> = found.iter().flat_map(test_modules).collect();
+    for source in &mut found {
+        source.test = tests
+            .iter()
+            .any(|module| source.path.starts_with(module) || source.path == module.with_extension("rs"));
+    }
     assert!(!found.is_empty(), "{folder} has sources");
     found
+}
+
+/// Modules that a file declares for tests only, as the folders they would have.
+fn test_modules(source: &Source) -> Vec<PathBuf> {
+    let folder = source.path.parent().expect("a file is in a folder");
+    let stem = source.path.file_stem().expect("a file has a name");
+    let home = if ["mod", "lib", "main"].iter().any(|own| stem == *own) {
+        folder.to_owned()
+    } else {
+        folder.join(stem)
+    };
+    let lines: Vec<&str> = source.text.lines().collect();
+    let declared = lines.iter().enumerate().filter(|(_, line)| line.trim() == "#[cfg(test)]");
+    declared
+        .filter_map(|(n, _)| match lines.get(n + 1)?.strip_prefix("#[path = \"") {
+            Some(rest) => Some(folder.join(rest.split('"').next()?).with_extension("")),
+            None => Some(home.join(lines[n + 1].strip_suffix(';')?.split("mod ").nth(1)?)),
+        })
+        .collect()
 }
 
 fn assert_none(wrong: Vec<String>, rule: &str) {

@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::harness::sheets::Sheet;
-use crate::harness::{Server, Tenant};
+use crate::harness::{Server, Tenant, binary};
 
 /// The line of a report that speaks of output tokens.
 fn output_line(report: &Value) -> Value {
@@ -75,7 +75,7 @@ async fn odd_questions_about_capacity_are_refused() {
 #[test]
 fn the_command_line_prints_a_table_and_says_no_by_its_exit_code() {
     let run = |arguments: &[&str]| {
-        let done = Command::new(env!("CARGO_BIN_EXE_apportion"))
+        let done = Command::new(binary())
             .args(arguments)
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .env("APPORTION_DATA", &Server::shared().data)

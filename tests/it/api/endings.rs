@@ -269,3 +269,22 @@ async fn named_amounts_are_taken_at_once_and_corrected_by_the_settle() {
     t.check(json!({"user": "u", "amounts": {"requests": 2}})).await.refused(400, "invalid_request");
     t.check(json!({"user": "u", "amounts": {"images": -1}})).await.refused(400, "invalid_request");
 }
+
+#[tokio::test]
+async fn an_extend_in_the_next_window_is_asked_of_the_window_of_its_check() {
+    let t = Tenant::with(Sheet::new().per("day", json!("day"), 100)).await;
+    t.set_clock("2026-03-10T23:59:00.000Z").await;
+    let hold = t.ask("u", 0, 90).await.hold_id();
+    t.set_clock("2026-03-11T00:00:00.000Z").await;
+    let refused = t.extend(&hold, json!({"add_output_tokens": 11})).await;
+    assert_eq!((refused.status, refused.code()), (413, "exceeds_capacity"), "{}", refused.text);
+    t.usage(&json!({"id": "x", "user": "u", "input_tokens": 5, "output_tokens": 0, "at": "2026-03-10T12:00:00.000Z"}))
+        .await
+        .ok();
+    let refused =
+        t.extend(&hold, json!({"add_output_tokens": 10})).await.refused(429, "daily_quota_exhausted");
+    assert_eq!(refused.body["resets_at"], serde_json::Value::Null);
+    assert_has(&refused.body["violations"][0], &json!({"requested": 10, "remaining": 5, "would_fit": 5}));
+    t.extend(&hold, json!({"add_output_tokens": 5})).await.ok();
+    assert_has(&t.left("u", "day").await, &json!({"used": 0, "held": 0, "remaining": 100}));
+}

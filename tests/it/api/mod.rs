@@ -15,6 +15,7 @@ mod probes;
 mod reads;
 mod refusals;
 mod retries;
+mod shared;
 mod shipped;
 mod slots;
 mod usage;

@@ -52,3 +52,30 @@ async fn items_are_booked_together_and_old_or_future_ones_are_not() {
     }
     assert_has(&t.left("new", "tokens_per_month").await, &json!({"used": 20}));
 }
+
+#[tokio::test]
+async fn use_of_an_earlier_session_is_charged_there() {
+    let t = Tenant::with(Sheet::new().per("session", json!({"session_hours": 2}), 1000)).await;
+    t.spend("u", 10, 0).await;
+    t.spend("v", 10, 0).await;
+    t.set_clock("2026-03-10T18:00:00.000Z").await;
+    t.spend("u", 20, 0).await;
+    t.spend("v", 20, 0).await;
+    let item = |user: &str, at: &str| json!({"id": user, "user": user, "input_tokens": 500, "output_tokens": 0, "at": at});
+    // In the session that began at noon, and between the two.
+    t.usage(&item("u", "2026-03-10T13:00:00.000Z")).await.ok();
+    t.usage(&item("v", "2026-03-10T15:00:00.000Z")).await.ok();
+    for user in ["u", "v"] {
+        assert_has(
+            &t.left(user, "session").await,
+            &json!({"used": 20, "window": {"start": "2026-03-10T18:00:00.000Z"}}),
+        );
+    }
+    // A session ends, the next begins at once: what was used in the first is not the second's.
+    let t = Tenant::with(Sheet::new().per("session", json!({"session_hours": 2}), 1000)).await;
+    t.ask("u", 10, 0).await.ok();
+    t.set_clock("2026-03-10T14:00:01.000Z").await;
+    t.ask("u", 20, 0).await.ok();
+    t.usage(&item("u", "2026-03-10T13:30:00.000Z")).await.ok();
+    assert_has(&t.left("u", "session").await, &json!({"used": 0, "held": 20}));
+}

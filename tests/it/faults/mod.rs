@@ -3,3 +3,4 @@
 mod kill;
 mod parallel;
 mod process;
+mod store;

@@ -4,6 +4,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use crate::harness::binary;
+
 /// A serving process; killed when dropped.
 pub struct Process {
     child: Child,
@@ -13,7 +15,7 @@ pub struct Process {
 impl Process {
     /// Starts `apportion serve` on a free port and waits until it says which.
     pub fn serve(data: &Path) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_apportion"))
+        let mut child = Command::new(binary())
             .args(["serve", "--listen", "127.0.0.1:0", "--data"])
             .arg(data)
             .env("APPORTION_LOG", "info")

@@ -10,5 +10,5 @@ pub mod vectors;
 
 pub use client::Client;
 pub use reply::{Reply, row};
-pub use server::{Server, cli, number_from_env};
+pub use server::{Server, binary, cli, number_from_env};
 pub use tenant::Tenant;

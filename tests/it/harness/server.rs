@@ -21,7 +21,7 @@ impl Server {
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Server> = OnceLock::new();
         SHARED.get_or_init(|| {
-            sweep_up();
+            binary();
             Self::start(&[])
         })
     }
@@ -58,14 +58,25 @@ fn config(data: &Path, settings: &[(&str, &str)]) -> Config {
     Config::from_sources(None, environment, &Flags::default()).expect("settings of a test")
 }
 
+/// The real binary, as it was when this test binary started: a build that ends meanwhile must not
+/// put another one beside a service that is running.
+pub fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        sweep_up();
+        let built = Path::new(env!("CARGO_BIN_EXE_apportion"));
+        let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("it-{}-binary", std::process::id()));
+        if std::fs::hard_link(built, &kept).is_err() {
+            std::fs::copy(built, &kept).expect("room for a copy of the binary");
+        }
+        kept
+    })
+}
+
 /// Runs the real command line beside the service and gives what it printed.
 pub fn cli(data: &Path, arguments: &[&str]) -> String {
-    let done = Command::new(env!("CARGO_BIN_EXE_apportion"))
-        .args(arguments)
-        .arg("--data")
-        .arg(data)
-        .output()
-        .expect("the binary runs");
+    let done =
+        Command::new(binary()).args(arguments).arg("--data").arg(data).output().expect("the binary runs");
     assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
     String::from_utf8(done.stdout).expect("text").trim().to_owned()
 }
@@ -84,7 +95,7 @@ fn sweep_up() {
         let owner = name.strip_prefix("it-").and_then(|rest| rest.split('-').next());
         if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
             // Somebody else may be removing it as well.
-            let _ = std::fs::remove_dir_all(entry.path());
+            let _ = std::fs::remove_dir_all(entry.path()).or_else(|_| std::fs::remove_file(entry.path()));
         }
     }
 }

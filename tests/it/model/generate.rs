@@ -189,16 +189,13 @@ impl Script {
 
     fn settle_body(&mut self, oracle: &Oracle, no: HoldNo) -> Value {
         let hold = &oracle.holds[no];
-        if let (Some(before), true) = (&hold.settled, self.rng.chance(70)) {
-            let mut same =
-                json!({"input_tokens": before.input as i64, "output_tokens": before.output as i64});
-            if before.cache_read > 0 {
-                same["cache_read_tokens"] = json!(before.cache_read as i64);
+        if let Some(before) = &hold.settled {
+            let mut body = before.body.clone();
+            if self.rng.chance(30) {
+                // Whether another name of the same model makes another settle is left open.
+                body["input_tokens"] = json!(before.input as i64 + self.rng.between(1, 3));
             }
-            if let Some(model) = &before.model {
-                same["model"] = json!(model);
-            }
-            return same;
+            return body;
         }
         let about = |rng: &mut Rng, reserved: i128| {
             let most = if rng.chance(20) { 3 * reserved + 20 } else { reserved };

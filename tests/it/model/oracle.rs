@@ -98,6 +98,8 @@ pub struct Settled {
     pub cache_read: i128,
     pub model: Option<String>,
     pub counted: Amounts,
+    /// What was sent; repeats send the same.
+    pub body: Value,
 }
 
 /// One limit of a check at hand.

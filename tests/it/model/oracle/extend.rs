@@ -14,10 +14,8 @@ use super::{Oracle, Receipt, State, holding};
 impl Oracle {
     /// Predicts the reply to a well-formed extend; `key` is the `Idempotency-Key`.
     pub fn extend(&mut self, no: HoldNo, body: &Value, key: Option<&str>) -> Expected {
-        match self.holds[no].state {
-            State::Held => {}
-            State::InDoubt(_) => return Expected::problem(409, "lease_ended"),
-            _ => return self.already_finished(no),
+        if !matches!(self.holds[no].state, State::Held | State::InDoubt(_)) {
+            return self.already_finished(no);
         }
         if let Some(before) = key.and_then(|k| self.holds[no].extends.get(k)) {
             return if before == body {
@@ -25,6 +23,9 @@ impl Oracle {
             } else {
                 Expected::problem(422, "request_id_reused")
             };
+        }
+        if self.holds[no].state != State::Held {
+            return Expected::problem(409, "lease_ended");
         }
         let number = |name: &str| body.get(name).and_then(Value::as_i64);
         let more = i128::from(number("add_output_tokens").unwrap_or(0));

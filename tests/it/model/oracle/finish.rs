@@ -44,7 +44,7 @@ impl Oracle {
         let hold = &mut self.holds[no];
         hold.state = State::Settled(now);
         hold.late = late;
-        hold.settled = Some(Settled { input, output, cache_read, model, counted });
+        hold.settled = Some(Settled { input, output, cache_read, model, counted, body: body.clone() });
         self.finished(no)
     }
 

@@ -16,15 +16,10 @@ enum Word {
     Exhausted,
 }
 
-const HIDE_TENANT: bool = true;
-
 impl Oracle {
     /// Predicts `GET users/{user}/quota` for a caller of the tenant.
     pub fn quota(&self, user: &str) -> Expected {
-        let mut asked = self.plan_limits(user);
-        if HIDE_TENANT {
-            asked.retain(|a| a.limit.scope != super::sheet::Scope::Tenant);
-        }
+        let asked = self.plan_limits(user);
         let (sheet, version) = self.plan(user);
         let rows: Vec<Value> = asked.iter().map(|a| self.quota_row(a)).collect();
         let mut body = json!({
