@@ -29,9 +29,18 @@ CREATE TABLE taken (
     tenant INTEGER NOT NULL PRIMARY KEY
 ) STRICT;
 
+-- Commits that are on record and not in the tables below yet: holds, accounts
+-- and usage, packed. A commit appends one row; a few thousand changes later all
+-- of them are written to the tables together, and their rows leave. The newest
+-- stays, without a body: numbers never come twice.
+CREATE TABLE journal (
+    number INTEGER PRIMARY KEY,
+    body   BLOB NOT NULL
+) STRICT;
+
 -- A hold's body holds all of it; the columns beside it exist to find it by.
--- A table with rowids, since bodies are several hundred bytes: ids ascend, so
--- both the table and the index of ids grow at their ends.
+-- A table with rowids, since bodies are several hundred bytes; ids ascend, so
+-- the table and the index of ids grow near their ends.
 CREATE TABLE holds (
     id            BLOB NOT NULL PRIMARY KEY,
     tenant        INTEGER NOT NULL,

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::domain::charge::AccountKey;
 use crate::domain::hold::Hold;
@@ -21,13 +21,18 @@ pub(super) const TOTAL_MAX: i64 = MAX_AMOUNT as i64;
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Batch {
     pub holds: BTreeMap<[u8; 16], HoldRow>,
-    pub accounts: BTreeMap<AccountRow, Arc<[u8]>>,
+    pub accounts: BTreeMap<AccountRow, Blob>,
     pub usage: BTreeMap<UsageKey, Totals>,
-    /// Users who come on record with their first hold.
-    pub users: BTreeMap<(u32, Arc<str>), NewUser>,
+    /// Users who come on record with their first hold. They are not journaled
+    /// but written at once: each comes once.
+    #[serde(skip)]
+    pub users: NewUsers,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+/// By tenant and id.
+pub(super) type NewUsers = BTreeMap<(u32, Arc<str>), NewUser>;
+
+#[derive(Debug)]
 pub(super) struct NewUser {
     pub plan: Arc<str>,
     pub since: i64,
@@ -41,10 +46,10 @@ pub(super) struct HoldRow {
     pub request: Option<i64>,
     pub finished_at: Option<i64>,
     pub doubtful_from: Option<i64>,
-    pub body: Vec<u8>,
+    pub body: Blob,
 }
 
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct AccountRow {
     pub tenant: u32,
     pub scope: u8,
@@ -52,7 +57,7 @@ pub(super) struct AccountRow {
 }
 
 /// The group a sum belongs to; an absent name is the empty text.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct UsageKey {
     pub tenant: u32,
     pub day: i32,
@@ -67,7 +72,26 @@ pub(super) struct UsageKey {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Totals(pub [i64; 5]);
 
+const FORMAT: u8 = 1;
+
 impl Batch {
+    /// Packs the batch for the journal.
+    pub fn encode(&self) -> Result<Vec<u8>, LedgerError> {
+        let mut bytes = Vec::with_capacity(1024 * self.holds.len());
+        bytes.push(FORMAT);
+        postcard::to_extend(self, bytes)
+            .map_err(|error| LedgerError::Corrupt(format!("a batch cannot be packed: {error}")))
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote.
+    pub fn decode(bytes: &[u8]) -> Result<Self, LedgerError> {
+        match bytes.split_first() {
+            Some((&FORMAT, fields)) => postcard::from_bytes(fields)
+                .map_err(|error| LedgerError::Corrupt(format!("a row of the journal: {error}"))),
+            _ => Err(LedgerError::Corrupt("a row of the journal in an unknown form".into())),
+        }
+    }
+
     /// # Errors
     /// `Corrupt` when a hold cannot be packed.
     pub fn of(changes: &[Change]) -> Result<Self, LedgerError> {
@@ -84,7 +108,7 @@ impl Batch {
                 batch.usage.entry(UsageKey::of(&change.hold, delta)).or_default().add(Totals::of(delta));
             }
             for (key, state) in &change.accounts {
-                batch.accounts.insert(AccountRow::of(key), Arc::clone(state));
+                batch.accounts.insert(AccountRow::of(key), Blob(Arc::clone(state)));
             }
         }
         for (id, hold) in last {
@@ -103,7 +127,7 @@ impl HoldRow {
             request: hold.request.as_ref().map(|mark| stored_digest(mark.id.digest())),
             finished_at: hold.finished_at().map(|at| at.0),
             doubtful_from: hold.doubtful_from().map(|at| at.0),
-            body: pack_hold(hold)?,
+            body: Blob(pack_hold(hold)?.into()),
         })
     }
 }
@@ -147,4 +171,20 @@ impl Totals {
 /// SQLite has no unsigned numbers: the same 64 bits, signed.
 pub(super) fn stored_digest(digest: u64) -> i64 {
     digest.cast_signed()
+}
+
+/// Bytes, shared; packed as a whole instead of one by one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Blob(pub Arc<[u8]>);
+
+impl Serialize for Blob {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Blob {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <&[u8]>::deserialize(deserializer).map(|bytes| Self(bytes.into()))
+    }
 }

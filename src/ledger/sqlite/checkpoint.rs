@@ -19,14 +19,14 @@ use super::error::failed;
 use super::open;
 use crate::ledger::LedgerError;
 
-/// Rows between two checkpoints; each changes about a page of 4 KiB.
-const ROWS: usize = 2_000;
+/// Pages of 4 KiB between two checkpoints.
+const PAGES: usize = 2_000;
 /// Pages in the log from which on the writer helps.
 const LONG_PAGES: i64 = 8_000;
 
 /// Wakes the task that runs checkpoints.
 pub(super) struct Checkpoints {
-    rows: AtomicUsize,
+    pages: AtomicUsize,
     due: Arc<Notify>,
     task: JoinHandle<()>,
 }
@@ -35,13 +35,13 @@ impl Checkpoints {
     pub fn start(path: Arc<Path>, options: SqliteConnectOptions, writer: Arc<Writer>) -> Self {
         let due = Arc::new(Notify::new());
         let task = tokio::spawn(run(path, options, writer, Arc::clone(&due)));
-        Self { rows: AtomicUsize::new(0), due, task }
+        Self { pages: AtomicUsize::new(0), due, task }
     }
 
-    /// Counts rows that a commit wrote.
-    pub fn wrote(&self, rows: usize) {
-        if self.rows.fetch_add(rows, Relaxed) + rows >= ROWS {
-            self.rows.store(0, Relaxed);
+    /// Counts pages that were written, roughly.
+    pub fn wrote(&self, pages: usize) {
+        if self.pages.fetch_add(pages, Relaxed) + pages >= PAGES {
+            self.pages.store(0, Relaxed);
             self.due.notify_one();
         }
     }
@@ -80,7 +80,9 @@ async fn checkpoint(
     };
     let pages = move_log(connection).await.map_err(|error| failed(path, error))?;
     if pages >= LONG_PAGES {
-        writer.run(|connection| Box::pin(async { Ok(move_log(connection).await?) })).await?;
+        let mut lane = writer.lane().await?;
+        let connection = lane.connection().map_err(|error| writer.failed(error))?;
+        move_log(connection).await.map_err(|error| writer.failed(error))?;
     }
     Ok(())
 }

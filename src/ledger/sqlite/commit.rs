@@ -1,9 +1,13 @@
-//! Writing a batch of changes.
+//! The statements that write changes: into the journal, and into the tables.
+
+use std::collections::HashSet;
+use std::sync::Arc;
 
 use sqlx::sqlite::SqliteConnection;
 
-use super::batch::Batch;
+use super::batch::{AccountRow, Blob, HoldRow, NewUsers};
 use super::statement::ManyRows;
+use super::tail::Usage;
 
 static HOLDS: ManyRows = ManyRows::new(
     "INSERT INTO holds (id, tenant, user_id, org, request, finished_at, doubtful_from, body)",
@@ -44,40 +48,84 @@ static USERS: ManyRows = ManyRows::new(
     "ON CONFLICT (tenant, id) DO NOTHING",
 );
 
-/// Writes a batch; the caller's transaction makes it all or nothing.
-pub(super) async fn write(connection: &mut SqliteConnection, batch: Batch) -> sqlx::Result<()> {
-    let Batch { holds, accounts, usage, users } = batch;
+pub(super) async fn write_holds(
+    connection: &mut SqliteConnection,
+    holds: &[([u8; 16], Arc<HoldRow>)],
+) -> sqlx::Result<()> {
     HOLDS
-        .write(&mut *connection, holds.into_iter(), |query, (id, row)| {
-            let query = query.bind(id.to_vec()).bind(row.tenant).bind(row.user).bind(row.org);
-            query.bind(row.request).bind(row.finished_at).bind(row.doubtful_from).bind(row.body)
+        .write(connection, holds.iter(), |query, (id, row)| {
+            let query = query.bind(id.to_vec()).bind(row.tenant).bind(row.user.clone()).bind(row.org.clone());
+            let query = query.bind(row.request).bind(row.finished_at).bind(row.doubtful_from);
+            query.bind(row.body.0.to_vec())
         })
-        .await?;
+        .await
+}
+
+pub(super) async fn write_accounts(
+    connection: &mut SqliteConnection,
+    accounts: &[(AccountRow, Blob)],
+) -> sqlx::Result<()> {
     ACCOUNTS
-        .write(&mut *connection, accounts.into_iter(), |query, (key, state)| {
-            query.bind(key.tenant).bind(key.scope).bind(key.owner).bind(state.to_vec())
+        .write(connection, accounts.iter(), |query, (key, state)| {
+            query.bind(key.tenant).bind(key.scope).bind(key.owner.clone()).bind(state.0.to_vec())
         })
-        .await?;
+        .await
+}
+
+pub(super) async fn write_usage(connection: &mut SqliteConnection, usage: Usage) -> sqlx::Result<()> {
     USAGE
-        .write(&mut *connection, usage.into_iter(), |query, (key, totals)| {
+        .write(connection, usage.into_iter(), |query, (key, totals)| {
             let query = query.bind(key.tenant).bind(key.day).bind(key.user).bind(key.model);
             let query = query.bind(key.org).bind(key.plan).bind(key.feature);
             totals.0.into_iter().fold(query, |query, figure| query.bind(figure))
         })
-        .await?;
+        .await
+}
+
+pub(super) async fn write_users(connection: &mut SqliteConnection, users: &NewUsers) -> sqlx::Result<()> {
     USERS
-        .write(&mut *connection, users.into_iter(), |query, ((tenant, id), new)| {
-            let query = query.bind(tenant).bind(id).bind(new.plan).bind(new.since).bind(new.since);
-            query.bind(false).bind(false).bind(1)
+        .write(connection, users.iter(), |query, ((tenant, id), new)| {
+            let query = query.bind(*tenant).bind(id.clone()).bind(new.plan.clone());
+            query.bind(new.since).bind(new.since).bind(false).bind(false).bind(1)
         })
         .await
 }
 
 /// Notes tenants that have their first hold with this commit.
-pub(super) async fn mark_taken(connection: &mut SqliteConnection, tenants: &[u32]) -> sqlx::Result<()> {
+pub(super) async fn write_taken(connection: &mut SqliteConnection, tenants: &[u32]) -> sqlx::Result<()> {
     for tenant in tenants {
-        let query = sqlx::query("INSERT INTO taken VALUES ($1) ON CONFLICT (tenant) DO NOTHING").bind(tenant);
+        let query =
+            sqlx::query("INSERT INTO taken VALUES ($1) ON CONFLICT (tenant) DO NOTHING").bind(*tenant);
         query.execute(&mut *connection).await?;
     }
+    Ok(())
+}
+
+/// Appends a row to the journal.
+pub(super) async fn append(connection: &mut SqliteConnection, number: i64, body: &[u8]) -> sqlx::Result<()> {
+    let query = sqlx::query("INSERT INTO journal (number, body) VALUES ($1, $2)").bind(number).bind(body);
+    query.execute(connection).await?;
+    Ok(())
+}
+
+/// The numbers of the journal's rows up to `newest` that are not in the tables.
+/// (`length` does not read the bodies, a comparison would.)
+pub(super) async fn journaled(connection: &mut SqliteConnection, newest: i64) -> sqlx::Result<HashSet<i64>> {
+    let text = "SELECT number FROM journal WHERE number <= $1 AND length(body) > 0";
+    let numbers = sqlx::query_scalar(text).bind(newest).fetch_all(connection).await?;
+    Ok(numbers.into_iter().collect())
+}
+
+/// Whether there are any such rows.
+pub(super) async fn is_journaled(connection: &mut SqliteConnection, newest: i64) -> sqlx::Result<bool> {
+    let text = "SELECT EXISTS (SELECT 1 FROM journal WHERE number <= $1 AND length(body) > 0)";
+    sqlx::query_scalar(text).bind(newest).fetch_one(connection).await
+}
+
+/// Takes rows out of the journal that are in the tables. The newest stays
+/// behind without a body, so that no number ever comes twice.
+pub(super) async fn forget(connection: &mut SqliteConnection, newest: i64) -> sqlx::Result<()> {
+    let text = "DELETE FROM journal WHERE number < $1; UPDATE journal SET body = x'' WHERE number = $1";
+    sqlx::query(text).bind(newest).execute(connection).await?;
     Ok(())
 }

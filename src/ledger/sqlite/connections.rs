@@ -2,38 +2,70 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use sqlx::Connection;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
-use tokio::sync::{Mutex as AsyncMutex, Semaphore, SemaphorePermit};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteRow};
+use sqlx::{Connection, SqliteTransaction};
+use tokio::sync::{Mutex as AsyncMutex, MutexGuard, Semaphore, SemaphorePermit};
 
 use super::error::{Failure, failed};
 use super::open;
+use super::read::Query;
 use crate::ledger::LedgerError;
 
 /// More readers than processors would only take turns.
 const READERS_MAX: usize = 4;
 
-/// The one connection that writes. Whoever holds the lock has it alone, so
-/// this process never waits for itself in SQLite.
+/// The one connection that writes. Whoever has the lane has it alone, so this
+/// process never waits for itself in SQLite.
 pub(super) struct Writer {
     path: Arc<Path>,
     options: SqliteConnectOptions,
-    connection: AsyncMutex<Lane>,
+    connection: AsyncMutex<Slot>,
+    /// The connection's thread has ended.
+    is_lost: AtomicBool,
 }
 
-enum Lane {
+enum Slot {
     Open(SqliteConnection),
     /// Given up after a failure; opened anew by the next write.
     Lost,
     Closed,
 }
 
+/// The connection that writes, held alone.
+pub(super) struct Lane<'w> {
+    slot: MutexGuard<'w, Slot>,
+}
+
 impl Writer {
     pub fn new(path: Arc<Path>, options: SqliteConnectOptions, connection: SqliteConnection) -> Self {
-        Self { path, options, connection: AsyncMutex::new(Lane::Open(connection)) }
+        let connection = AsyncMutex::new(Slot::Open(connection));
+        Self { path, options, connection, is_lost: AtomicBool::new(false) }
+    }
+
+    /// Waits for the lane.
+    pub async fn lane(&self) -> Result<Lane<'_>, LedgerError> {
+        let mut slot = self.connection.lock().await;
+        if let Slot::Open(connection) = &mut *slot {
+            // A rollback may be under way, of a caller that went away. One that
+            // fails is SQLite's own doing: it ends a transaction by itself when
+            // the disk is full, and the driver believes it open for ever.
+            let is_unfit = connection.is_in_transaction()
+                && (connection.ping().await.is_err() || connection.is_in_transaction());
+            if is_unfit || self.is_lost.swap(false, SeqCst) {
+                *slot = Slot::Lost;
+            }
+        }
+        if let Slot::Lost = *slot {
+            *slot = Slot::Open(open::connect(&self.path, &self.options).await?);
+        }
+        match &*slot {
+            Slot::Open(_) => Ok(Lane { slot }),
+            Slot::Lost | Slot::Closed => Err(closed(&self.path)),
+        }
     }
 
     /// Runs `work` in one transaction: on record wholly when this returns
@@ -43,50 +75,25 @@ impl Writer {
     where
         W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, Failure>>,
     {
-        let mut lane = self.connection.lock().await;
-        for last_try in [false, true] {
-            let connection = self.opened(&mut lane).await?;
-            let error = match connection.begin_with("BEGIN IMMEDIATE").await {
-                Ok(mut transaction) => {
-                    let answer = work(&mut transaction).await.map_err(|failure| failure.at(&self.path))?;
-                    transaction.commit().await.map_err(|error| failed(&self.path, error))?;
-                    return Ok(answer);
-                }
-                Err(error) => error,
-            };
-            // SQLite ends a transaction by itself when the disk is full or
-            // fails; the driver then believes it open for ever.
-            if last_try || !is_unfit(&error) {
-                return Err(failed(&self.path, error));
-            }
-            *lane = Lane::Lost;
-        }
-        Err(closed(&self.path))
+        let mut lane = self.lane().await?;
+        let mut transaction = lane.begin().await.map_err(|error| self.failed(error))?;
+        let answer = work(&mut transaction).await.map_err(|error| self.failed(error))?;
+        transaction.commit().await.map_err(|error| self.failed(error))?;
+        Ok(answer)
     }
 
-    /// Runs `work` on the connection that writes, outside of a transaction.
-    pub async fn run<T, W>(&self, work: W) -> Result<T, LedgerError>
-    where
-        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, Failure>>,
-    {
-        let mut lane = self.connection.lock().await;
-        let connection = self.opened(&mut lane).await?;
-        work(connection).await.map_err(|failure| failure.at(&self.path))
-    }
-
-    async fn opened<'l>(&self, lane: &'l mut Lane) -> Result<&'l mut SqliteConnection, LedgerError> {
-        if let Lane::Lost = lane {
-            *lane = Lane::Open(open::connect(&self.path, &self.options).await?);
+    /// The failure with the file's name.
+    pub fn failed(&self, failure: impl Into<Failure>) -> LedgerError {
+        let failure = failure.into();
+        if let Failure::Sql(sqlx::Error::WorkerCrashed) = failure {
+            self.is_lost.store(true, SeqCst);
         }
-        match lane {
-            Lane::Open(connection) => Ok(connection),
-            Lane::Lost | Lane::Closed => Err(closed(&self.path)),
-        }
+        failure.at(&self.path)
     }
 
     pub async fn close(&self) {
-        let mut lane = self.connection.lock().await;
-        if let Lane::Open(connection) = std::mem::replace(&mut *lane, Lane::Closed)
+        let mut slot = self.connection.lock().await;
+        if let Slot::Open(connection) = std::mem::replace(&mut *slot, Slot::Closed)
             && let Err(error) = connection.close().await
         {
             tracing::warn!(error = &error as &dyn std::error::Error, "the ledger was not closed cleanly");
@@ -94,9 +101,19 @@ impl Writer {
     }
 }
 
-/// Whether a connection is of no use any more.
-fn is_unfit(error: &sqlx::Error) -> bool {
-    matches!(error, sqlx::Error::InvalidSavePointStatement | sqlx::Error::WorkerCrashed)
+impl Lane<'_> {
+    /// The connection, for a statement that is a transaction by itself.
+    pub fn connection(&mut self) -> sqlx::Result<&mut SqliteConnection> {
+        match &mut *self.slot {
+            Slot::Open(connection) => Ok(connection),
+            Slot::Lost | Slot::Closed => Err(sqlx::Error::WorkerCrashed),
+        }
+    }
+
+    /// Begins a transaction; dropped without a commit it is rolled back.
+    pub async fn begin(&mut self) -> sqlx::Result<SqliteTransaction<'_>> {
+        self.connection()?.begin_with("BEGIN IMMEDIATE").await
+    }
 }
 
 fn closed(path: &Path) -> LedgerError {
@@ -144,17 +161,27 @@ pub(super) struct Reader<'r> {
 }
 
 impl Reader<'_> {
-    /// The connection for one statement. One that failed is not used again.
-    pub async fn run<T, W>(mut self, work: W) -> Result<T, LedgerError>
+    pub async fn rows(mut self, query: &Query) -> Result<Vec<SqliteRow>, LedgerError> {
+        let Some(connection) = &mut self.connection else { return Err(closed(&self.readers.path)) };
+        let answer = query.rows(connection).await;
+        self.ended(answer)
+    }
+
+    pub async fn run<W>(mut self, work: W) -> Result<Vec<SqliteRow>, LedgerError>
     where
-        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, Failure>>,
+        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, sqlx::Result<Vec<SqliteRow>>>,
     {
         let Some(connection) = &mut self.connection else { return Err(closed(&self.readers.path)) };
         let answer = work(connection).await;
-        if answer.is_err() {
+        self.ended(answer)
+    }
+
+    /// A connection that failed is not used again.
+    fn ended<T>(&mut self, answer: sqlx::Result<T>) -> Result<T, LedgerError> {
+        answer.map_err(|error| {
             self.connection = None;
-        }
-        answer.map_err(|failure| failure.at(&self.readers.path))
+            failed(&self.readers.path, error)
+        })
     }
 }
 

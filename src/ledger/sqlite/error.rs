@@ -34,6 +34,11 @@ impl From<LedgerError> for Failure {
 }
 
 impl Failure {
+    /// Whether a row of the same key was there.
+    pub fn is_taken(&self) -> bool {
+        matches!(self, Self::Sql(sqlx::Error::Database(error)) if error.is_unique_violation())
+    }
+
     pub fn at(self, path: &Path) -> LedgerError {
         match self {
             Self::Sql(error) => failed(path, error),

@@ -7,29 +7,32 @@ mod commit;
 mod connections;
 mod error;
 mod inspect;
+mod journal;
 mod open;
 mod read;
 mod records;
 mod statement;
+mod tail;
 mod users;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use ahash::RandomState;
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use futures_util::{FutureExt, TryFutureExt};
-use parking_lot::RwLock;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use self::batch::Batch;
 use self::checkpoint::Checkpoints;
 use self::connections::{Readers, Writer};
 use self::error::Failure;
+use self::journal::{Journal, Portions};
+use self::read::Query;
+use self::tail::Tail;
+use super::encoding::unpack_hold;
 use super::{
     Answer, Change, Ledger, LedgerError, Record, RecordKind, StoredAccount, TenantRow, UsageRow, User,
     UserQuery, Written,
@@ -37,19 +40,21 @@ use super::{
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
 use crate::domain::ids::{HoldId, RequestId, TenantId, UserId};
+use crate::domain::plan::Scope;
 use crate::domain::time::Millis;
 
 pub use inspect::{Inspection, inspect};
 pub use open::Durability;
 
+/// How often a question is asked again because rows moved meanwhile.
+const TRIES: usize = 3;
+
 /// The ledger in a SQLite file. Any number of processes may have the file
-/// open; each writes over one connection.
+/// open; one of them commits holds, all may write users and records.
 pub struct SqliteLedger {
     writer: Arc<Writer>,
     readers: Readers,
-    checkpoints: Checkpoints,
-    /// Tenants whose first hold is known to be on record.
-    taken: RwLock<HashSet<u32, RandomState>>,
+    journal: Arc<Journal>,
 }
 
 impl SqliteLedger {
@@ -61,6 +66,10 @@ impl SqliteLedger {
     /// database or another program's, or was written by a newer program.
     /// `Unavailable`: another process kept it locked, or the disk is full.
     pub async fn open(path: &Path, durability: Durability) -> Result<Self, LedgerError> {
+        Self::open_with(path, durability, Portions::default()).await
+    }
+
+    async fn open_with(path: &Path, durability: Durability, portions: Portions) -> Result<Self, LedgerError> {
         let options = open::writing(path, durability);
         let mut connection = open::connect(path, &options).await?;
         open::migrate(path, &mut connection).await?;
@@ -68,16 +77,42 @@ impl SqliteLedger {
         let writer = Arc::new(Writer::new(Arc::clone(&path), options.clone(), connection));
         let checkpoints = Checkpoints::start(Arc::clone(&path), options, Arc::clone(&writer));
         let readers = Readers::new(Arc::clone(&path), open::reading(&path));
-        Ok(Self { writer, readers, checkpoints, taken: RwLock::default() })
+        let journal = Arc::new(Journal::new(Arc::clone(&writer), checkpoints, portions));
+        journal.start();
+        Ok(Self { writer, readers, journal })
     }
 
-    /// The rows of one statement, as of now.
+    /// The rows of one statement that has nothing to do with holds.
     async fn rows<W>(&self, work: W) -> Result<Vec<SqliteRow>, LedgerError>
     where
         W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, sqlx::Result<Vec<SqliteRow>>>,
     {
         let reader = self.readers.take().await?;
-        reader.run(|connection| work(connection).map_err(Failure::from).boxed()).await
+        reader.run(work).await
+    }
+
+    /// The rows of one statement about holds, accounts or usage. `touched`
+    /// tells whether the tail has anything that the tables then lack.
+    async fn whole_rows(
+        &self,
+        touched: impl Fn(&Tail) -> bool,
+        query: &Query,
+    ) -> Result<Vec<SqliteRow>, LedgerError> {
+        self.journal.catch_up().await?;
+        for _ in 0..TRIES {
+            let moves = {
+                let tail = self.journal.tail();
+                if touched(&tail) {
+                    break;
+                }
+                tail.moves()
+            };
+            let rows = self.readers.take().await?.rows(query).await?;
+            if self.journal.tail().moves() == moves {
+                return Ok(rows);
+            }
+        }
+        self.journal.settled_rows(query).await
     }
 
     /// Runs an administrative write; the revision goes up with it.
@@ -98,47 +133,36 @@ impl SqliteLedger {
             .await
     }
 
-    async fn commit_batch(&self, changes: &[Change]) -> Result<(), LedgerError> {
-        let batch = Batch::of(changes)?;
-        let rows = batch.holds.len() + batch.accounts.len() + batch.usage.len();
-        let firsts = Arc::new(self.tenants_without_holds(&batch));
-        let new = Arc::clone(&firsts);
-        self.writer
-            .write(|connection| {
-                async move {
-                    commit::write(&mut *connection, batch).await?;
-                    Ok(commit::mark_taken(connection, &new).await?)
-                }
-                .boxed()
-            })
-            .await?;
-        if !firsts.is_empty() {
-            self.taken.write().extend(firsts.iter());
+    async fn doubtful_holds(
+        &self,
+        tenant: TenantRef,
+        before: Millis,
+        limit: u32,
+    ) -> Result<Vec<Hold>, LedgerError> {
+        let query = Query::Doubtful { tenant, before, limit };
+        // A tail that says otherwise of any of them has the last word.
+        let rows = self.whole_rows(|tail| tail.doubts(tenant, before), &query).await?;
+        let holds = read::holds(rows)?;
+        let is_overtaken = {
+            let tail = self.journal.tail();
+            holds.iter().any(|hold| tail.hold(&hold.id.0.to_be_bytes()).is_some())
+        };
+        match is_overtaken {
+            true => read::holds(self.journal.settled_rows(&query).await?),
+            false => Ok(holds),
         }
-        self.checkpoints.wrote(rows);
-        Ok(())
-    }
-
-    fn tenants_without_holds(&self, batch: &Batch) -> Vec<u32> {
-        let taken = self.taken.read();
-        let tenants = batch.holds.values().map(|row| row.tenant);
-        let mut new: Vec<u32> = tenants.filter(|tenant| !taken.contains(tenant)).collect();
-        new.sort_unstable();
-        new.dedup();
-        new
     }
 }
 
 impl Ledger for SqliteLedger {
     fn commit(&self, changes: Vec<Change>) -> Answer<'_, ()> {
-        async move { self.commit_batch(&changes).await }.boxed()
+        async move { self.journal.commit(Batch::of(&changes)?).await }.boxed()
     }
 
     fn account(&self, key: AccountKey, requests_since: Millis) -> Answer<'_, StoredAccount> {
         async move {
-            let asked = key.clone();
-            let rows =
-                self.rows(|c| async move { read::account(c, &asked, requests_since).await }.boxed()).await?;
+            let query = Query::Account { key: key.clone(), requests_since };
+            let rows = self.whole_rows(|tail| tail.touches(&key), &query).await?;
             read::stored_account(&key, rows)
         }
         .boxed()
@@ -146,7 +170,13 @@ impl Ledger for SqliteLedger {
 
     fn hold(&self, tenant: TenantRef, id: HoldId) -> Answer<'_, Option<Hold>> {
         async move {
-            let rows = self.rows(|c| read::hold(c, tenant, id).boxed()).await?;
+            self.journal.catch_up().await?;
+            let in_tail = self.journal.tail().hold(&id.0.to_be_bytes());
+            if let Some(row) = in_tail {
+                return (row.tenant == tenant.0).then(|| unpack_hold(&row.body.0)).transpose();
+            }
+            // What the tail lacks is in the tables, and one row is never half there.
+            let rows = self.readers.take().await?.rows(&Query::Hold { tenant, id }).await?;
             Ok(read::holds(rows)?.pop())
         }
         .boxed()
@@ -159,18 +189,16 @@ impl Ledger for SqliteLedger {
         request: RequestId,
     ) -> Answer<'_, Option<Hold>> {
         async move {
-            let asked = request.clone();
-            let rows = self
-                .rows(|c| async move { read::hold_by_request(c, tenant, &user, &asked).await }.boxed())
-                .await?;
+            let key = AccountKey { tenant, scope: Scope::User, owner: user.shared() };
+            let query = Query::HoldByRequest { tenant, user, digest: request.digest() };
+            let rows = self.whole_rows(|tail| tail.touches(&key), &query).await?;
             read::newest_of_request(rows, &request)
         }
         .boxed()
     }
 
     fn doubtful(&self, tenant: TenantRef, before: Millis, limit: u32) -> Answer<'_, Vec<Hold>> {
-        async move { read::holds(self.rows(|c| read::doubtful(c, tenant, before, limit).boxed()).await?) }
-            .boxed()
+        self.doubtful_holds(tenant, before, limit).boxed()
     }
 
     fn ever_taken(&self, tenant: TenantRef) -> Answer<'_, bool> {
@@ -179,7 +207,8 @@ impl Ledger for SqliteLedger {
 
     fn usage(&self, tenant: TenantRef, from: i32, to: i32) -> Answer<'_, Vec<UsageRow>> {
         async move {
-            let rows = self.rows(|c| read::usage(c, tenant, from, to).boxed()).await?;
+            let query = Query::Usage { tenant, from, to };
+            let rows = self.whole_rows(|tail| !tail.is_empty(), &query).await?;
             rows.iter().map(read::usage_row).collect()
         }
         .boxed()
@@ -253,7 +282,7 @@ impl Ledger for SqliteLedger {
 
     fn close(&self) -> BoxFuture<'_, ()> {
         async move {
-            self.checkpoints.stop();
+            self.journal.close().await;
             self.readers.close().await;
             self.writer.close().await;
         }

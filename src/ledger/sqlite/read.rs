@@ -1,5 +1,7 @@
 //! Reading holds, accounts and usage.
 
+use std::sync::Arc;
+
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
@@ -12,6 +14,41 @@ use crate::ledger::encoding::unpack_hold;
 use crate::ledger::{LedgerError, StoredAccount, UsageRow};
 
 use super::batch::stored_digest;
+
+/// A question about holds, accounts or usage: one statement.
+#[derive(Debug)]
+pub(super) enum Query {
+    Account { key: AccountKey, requests_since: Millis },
+    Hold { tenant: TenantRef, id: HoldId },
+    HoldByRequest { tenant: TenantRef, user: UserId, digest: u64 },
+    Doubtful { tenant: TenantRef, before: Millis, limit: u32 },
+    Usage { tenant: TenantRef, from: i32, to: i32 },
+}
+
+impl Query {
+    pub async fn rows(&self, connection: &mut SqliteConnection) -> sqlx::Result<Vec<SqliteRow>> {
+        let query = match self {
+            Self::Account { key, requests_since } => {
+                let text = match key.scope {
+                    Scope::User => USER_ACCOUNT,
+                    Scope::Org => ORG_ACCOUNT,
+                    Scope::Tenant | Scope::Pool => WIDE_ACCOUNT,
+                };
+                let query = sqlx::query(text).bind(key.tenant.0).bind(key.scope as u8);
+                query.bind(Arc::clone(&key.owner)).bind(requests_since.0)
+            }
+            Self::Hold { tenant, id } => sqlx::query(HOLD).bind(id.0.to_be_bytes().to_vec()).bind(tenant.0),
+            Self::HoldByRequest { tenant, user, digest } => {
+                sqlx::query(HOLD_BY_REQUEST).bind(tenant.0).bind(user.shared()).bind(stored_digest(*digest))
+            }
+            Self::Doubtful { tenant, before, limit } => {
+                sqlx::query(DOUBTFUL).bind(tenant.0).bind(before.0).bind(*limit)
+            }
+            Self::Usage { tenant, from, to } => sqlx::query(USAGE).bind(tenant.0).bind(*from).bind(*to),
+        };
+        query.fetch_all(connection).await
+    }
+}
 
 /// Parts of an account, told apart by their first column. One statement sees
 /// one moment: state, holds and request ids always fit together.
@@ -34,21 +71,7 @@ pub(super) const ORG_ACCOUNT: &str = account_parts!(" AND org = $3");
 /// A tenant's and a pool's unfinished holds are nearly all that there are.
 pub(super) const WIDE_ACCOUNT: &str = account_parts!("");
 
-pub(super) async fn account(
-    connection: &mut SqliteConnection,
-    key: &AccountKey,
-    requests_since: Millis,
-) -> sqlx::Result<Vec<SqliteRow>> {
-    let text = match key.scope {
-        Scope::User => USER_ACCOUNT,
-        Scope::Org => ORG_ACCOUNT,
-        Scope::Tenant | Scope::Pool => WIDE_ACCOUNT,
-    };
-    let query = sqlx::query(text).bind(key.tenant.0).bind(key.scope as u8).bind(key.owner.clone());
-    query.bind(requests_since.0).fetch_all(connection).await
-}
-
-/// Puts an account together from the rows of [`account`].
+/// Puts an account together from its parts.
 pub(super) fn stored_account(key: &AccountKey, rows: Vec<SqliteRow>) -> Result<StoredAccount, LedgerError> {
     let mut stored = StoredAccount::default();
     for row in rows {
@@ -85,22 +108,7 @@ fn touches(hold: &Hold, key: &AccountKey) -> bool {
     is_owner && hold.receipts.iter().any(|receipt| receipt.scope == key.scope)
 }
 
-pub(super) async fn ever_taken(
-    connection: &mut SqliteConnection,
-    tenant: TenantRef,
-) -> sqlx::Result<Vec<SqliteRow>> {
-    sqlx::query("SELECT 1 FROM taken WHERE tenant = $1").bind(tenant.0).fetch_all(connection).await
-}
-
 pub(super) const HOLD: &str = "SELECT body FROM holds WHERE id = $1 AND tenant = $2";
-
-pub(super) async fn hold(
-    connection: &mut SqliteConnection,
-    tenant: TenantRef,
-    id: HoldId,
-) -> sqlx::Result<Vec<SqliteRow>> {
-    sqlx::query(HOLD).bind(id.0.to_be_bytes().to_vec()).bind(tenant.0).fetch_all(connection).await
-}
 
 /// Unfinished holds of a user are few; among finished ones the index alone
 /// finds the digest.
@@ -109,16 +117,6 @@ pub(super) const HOLD_BY_REQUEST: &str =
      UNION ALL
      SELECT body FROM holds WHERE tenant = $1 AND user_id = $2 AND finished_at IS NOT NULL
      AND request IS NOT NULL AND request = $3";
-
-pub(super) async fn hold_by_request(
-    connection: &mut SqliteConnection,
-    tenant: TenantRef,
-    user: &UserId,
-    request: &RequestId,
-) -> sqlx::Result<Vec<SqliteRow>> {
-    let query = sqlx::query(HOLD_BY_REQUEST).bind(tenant.0).bind(user.shared());
-    query.bind(stored_digest(request.digest())).fetch_all(connection).await
-}
 
 /// The newest of the holds whose request id is the one asked for and not just
 /// one of the same digest.
@@ -135,15 +133,6 @@ pub(super) const DOUBTFUL: &str =
     "SELECT body FROM holds WHERE tenant = $1 AND finished_at IS NULL AND doubtful_from <= $2
      ORDER BY doubtful_from, id LIMIT $3";
 
-pub(super) async fn doubtful(
-    connection: &mut SqliteConnection,
-    tenant: TenantRef,
-    before: Millis,
-    limit: u32,
-) -> sqlx::Result<Vec<SqliteRow>> {
-    sqlx::query(DOUBTFUL).bind(tenant.0).bind(before.0).bind(limit).fetch_all(connection).await
-}
-
 pub(super) fn holds(rows: Vec<SqliteRow>) -> Result<Vec<Hold>, LedgerError> {
     rows.iter().map(|row| unpack_hold(get(row, 0)?)).collect()
 }
@@ -152,15 +141,6 @@ pub(super) const USAGE: &str =
     "SELECT day, user_id, org, plan, model, feature, requests, input_tokens, output_tokens, total_tokens, credits
      FROM usage WHERE tenant = $1 AND day >= $2 AND day < $3
      ORDER BY day, user_id, model, org, plan, feature";
-
-pub(super) async fn usage(
-    connection: &mut SqliteConnection,
-    tenant: TenantRef,
-    from: i32,
-    to: i32,
-) -> sqlx::Result<Vec<SqliteRow>> {
-    sqlx::query(USAGE).bind(tenant.0).bind(from).bind(to).fetch_all(connection).await
-}
 
 pub(super) fn usage_row(row: &SqliteRow) -> Result<UsageRow, LedgerError> {
     // Below zero only between a correction and what it corrects.
@@ -203,4 +183,11 @@ pub(super) fn unnamed(error: InvalidId) -> LedgerError {
 fn hold_id(bytes: &[u8]) -> Result<HoldId, LedgerError> {
     let bytes = bytes.try_into().map_err(|_| LedgerError::Corrupt("a hold's id is not 16 bytes".into()))?;
     Ok(HoldId(u128::from_be_bytes(bytes)))
+}
+
+pub(super) async fn ever_taken(
+    connection: &mut SqliteConnection,
+    tenant: TenantRef,
+) -> sqlx::Result<Vec<SqliteRow>> {
+    sqlx::query("SELECT 1 FROM taken WHERE tenant = $1").bind(tenant.0).fetch_all(connection).await
 }

@@ -4,6 +4,7 @@ use std::error::Error;
 
 use sqlx::Row;
 
+use super::super::Portions;
 use super::*;
 use crate::domain::ids::TenantId;
 use crate::ledger::{Ledger, LedgerError, Record, RecordKind, Signals, User};
@@ -23,32 +24,70 @@ fn unavailable(answer: Result<(), LedgerError>) -> String {
 }
 
 async fn pragma(ledger: &SqliteLedger, text: &'static str) {
-    let run = ledger
-        .writer
-        .run(|connection| Box::pin(async move { Ok(connection.execute(text).await.map(drop)?) }));
-    run.await.unwrap();
+    let mut lane = ledger.writer.lane().await.unwrap();
+    lane.connection().unwrap().execute(text).await.unwrap();
+}
+
+async fn trap(dir: &Dir, table: &str, how: &str) {
+    let text = format!(
+        "CREATE TRIGGER trap BEFORE INSERT ON {table} BEGIN SELECT RAISE({how}, 'the trap shuts'); END"
+    );
+    execute(&mut dir.other().await, &text).await.unwrap();
+}
+
+async fn open_trap(dir: &Dir) {
+    execute(&mut dir.other().await, "DROP TRIGGER trap").await.unwrap();
+}
+
+// ABORT fails the statement, ROLLBACK ends the transaction behind the driver's
+// back, as a full disk does.
+const HOWS: [&str; 3] = ["ABORT", "ROLLBACK", "FAIL"];
+
+#[tokio::test]
+async fn a_commit_that_fails_midway_leaves_nothing() {
+    for how in HOWS {
+        for table in ["journal", "users", "taken"] {
+            let dir = Dir::new();
+            let ledger = dir.open().await;
+            trap(&dir, table, how).await;
+            let mut admitting = change("u_2", 2);
+            admitting.hold = Arc::new(Hold { admits_user: true, ..(*admitting.hold).clone() });
+            let text = unavailable(ledger.commit(vec![change("u_1", 1), admitting]).await);
+            assert!(text.contains("the trap shuts") && text.contains("apportion.db"), "{text}");
+            assert!(ledger.hold(TENANT, change("u_1", 1).hold.id).await.unwrap().is_none());
+            for empty in ["journal", "holds", "users", "taken"] {
+                assert_eq!(count(&dir, empty).await, 0, "{empty} after {how} in {table}");
+            }
+            open_trap(&dir).await;
+            ledger.commit(vec![change("u_1", 1)]).await.unwrap();
+            ledger.close().await;
+            assert_eq!(count(&dir, "holds").await, 1, "and the next one goes through, after {how}");
+        }
+    }
 }
 
 #[tokio::test]
-async fn a_batch_that_fails_midway_leaves_nothing() {
-    // ABORT fails the statement, ROLLBACK ends the transaction behind the
-    // driver's back, as a full disk does.
-    for how in ["ABORT", "ROLLBACK", "FAIL"] {
-        for table in ["accounts", "usage", "taken"] {
+async fn what_cannot_be_written_to_the_tables_stays_in_the_journal() {
+    for how in HOWS {
+        for table in ["holds", "accounts", "usage"] {
             let dir = Dir::new();
             let ledger = dir.open().await;
-            let trap = format!(
-                "CREATE TRIGGER trap BEFORE INSERT ON {table} BEGIN SELECT RAISE({how}, 'the trap shuts'); END"
+            ledger.commit(vec![change("u_1", 1), change("u_2", 2)]).await.unwrap();
+            trap(&dir, table, how).await;
+            let text = unavailable(ledger.usage(TENANT, -1, 1).await.map(drop));
+            assert!(text.contains("the trap shuts"), "{text}");
+            assert_eq!(count(&dir, "holds").await, 0, "all or nothing, {how} in {table}");
+            assert!(ledger.hold(TENANT, change("u_1", 1).hold.id).await.unwrap().is_some(), "but known");
+            ledger.commit(vec![change("u_1", 3)]).await.unwrap();
+            open_trap(&dir).await;
+            let usage = ledger.usage(TENANT, -1, 1).await.unwrap();
+            assert_eq!(
+                usage.iter().map(|row| row.amounts.requests).collect::<Vec<_>>(),
+                [2, 1],
+                "added once"
             );
-            execute(&mut dir.other().await, &trap).await.unwrap();
-            let text = unavailable(ledger.commit(vec![change("u_1", 1), change("u_2", 2)]).await);
-            assert!(text.contains("the trap shuts") && text.contains("apportion.db"), "{text}");
-            for empty in ["holds", "accounts", "usage", "taken"] {
-                assert_eq!(count(&dir, empty).await, 0, "{empty} after {how} in {table}");
-            }
-            execute(&mut dir.other().await, "DROP TRIGGER trap").await.unwrap();
-            ledger.commit(vec![change("u_1", 1)]).await.unwrap();
-            assert_eq!(count(&dir, "holds").await, 1, "and the next one goes through, after {how}");
+            assert_eq!(count(&dir, "holds").await, 3);
+            assert_eq!(count(&dir, "journal WHERE body <> x''").await, 0);
         }
     }
 }
@@ -56,9 +95,10 @@ async fn a_batch_that_fails_midway_leaves_nothing() {
 #[tokio::test]
 async fn a_full_disk_loses_nothing_and_passes() {
     let dir = Dir::new();
-    let ledger = dir.open().await;
+    let portions = Portions { freeze_at: 50, rows: 20 };
+    let ledger = SqliteLedger::open_with(&dir.path(), Durability::Os, portions).await.unwrap();
     ledger.commit(vec![change("u_1", 1)]).await.unwrap();
-    pragma(&ledger, "PRAGMA max_page_count = 60").await;
+    pragma(&ledger, "PRAGMA max_page_count = 80").await;
     let mut number = 1;
     let error = loop {
         let batch = (1..=20).map(|more| change("u_2", number + more)).collect();
@@ -69,11 +109,17 @@ async fn a_full_disk_loses_nothing_and_passes() {
         assert!(number < 10_000, "the file was to be full by now");
     };
     assert!(error.contains("full") && error.contains("apportion.db"), "{error}");
-    assert_eq!(count(&dir, "holds").await, number, "what was acknowledged is there, nothing else");
-    assert!(ledger.hold(TENANT, change("u_1", 1).hold.id).await.unwrap().is_some(), "and can be read");
+    assert!(number > 1);
+    for known in 1..=number {
+        let id = change("u_1", known).hold.id;
+        assert!(ledger.hold(TENANT, id).await.unwrap().is_some(), "{known} of {number} was acknowledged");
+    }
+    assert!(ledger.hold(TENANT, change("u_1", number + 1).hold.id).await.unwrap().is_none());
     pragma(&ledger, "PRAGMA max_page_count = 1000000").await;
     ledger.commit(vec![change("u_1", 20_000)]).await.unwrap();
+    ledger.close().await;
     assert_eq!(count(&dir, "holds").await, number + 1);
+    assert_eq!(count(&dir, "usage").await, 2);
 }
 
 #[tokio::test]

@@ -1,10 +1,11 @@
 //! Files that are not what we hope for.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use super::super::inspect;
+use super::super::{Portions, inspect};
 use super::*;
 use crate::ledger::{Ledger, LedgerError};
 
@@ -123,21 +124,26 @@ async fn commits_are_as_durable_as_asked() {
     let dir = Dir::new();
     for (durability, expected) in [(Durability::Commit, 2), (Durability::Os, 1)] {
         let ledger = SqliteLedger::open(&dir.path(), durability).await.unwrap();
-        let modes = ledger.writer.run(|connection| {
-            Box::pin(async move {
-                let synchronous: i64 =
-                    sqlx::query_scalar("PRAGMA synchronous").fetch_one(&mut *connection).await?;
-                let journal: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(connection).await?;
-                Ok((synchronous, journal))
-            })
-        });
-        assert_eq!(modes.await.unwrap(), (expected, "wal".to_owned()), "{durability:?}");
+        let mut lane = ledger.writer.lane().await.unwrap();
+        let connection = lane.connection().unwrap();
+        let synchronous: i64 =
+            sqlx::query_scalar("PRAGMA synchronous").fetch_one(&mut *connection).await.unwrap();
+        let journal: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(connection).await.unwrap();
+        assert_eq!((synchronous, &*journal), (expected, "wal"), "{durability:?}");
     }
 }
 
 const CHILD: &str = "APPORTION_TEST_LEDGER";
 
-/// The other process of the test below.
+/// This test binary as another process that runs one test of this file.
+fn child(test: &str, dir: &Dir) -> Command {
+    let test = format!("{}::{test}", module_path!().split_once("::").unwrap().1);
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([&test, "--exact", "--nocapture"]).env(CHILD, dir.path());
+    command
+}
+
+/// The other processes of the next test.
 #[tokio::test]
 async fn a_child_opens_the_file() {
     if let Some(path) = std::env::var_os(CHILD) {
@@ -151,13 +157,9 @@ async fn a_child_opens_the_file() {
 #[test]
 fn processes_that_open_a_new_file_at_once_all_get_it() {
     let dir = Dir::new();
-    let test = module_path!().split_once("::").unwrap().1.to_owned() + "::a_child_opens_the_file";
-    let spawn = |_| {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args([&test, "--exact"]).env(CHILD, dir.path()).output()
-    };
     let outputs: Vec<_> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..6).map(|number| scope.spawn(move || spawn(number))).collect();
+        let run = || child("a_child_opens_the_file", &dir).output();
+        let threads: Vec<_> = (0..6).map(|_| scope.spawn(run)).collect();
         threads.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect()
     });
     for output in outputs {
@@ -167,4 +169,42 @@ fn processes_that_open_a_new_file_at_once_all_get_it() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     assert_eq!(runtime.block_on(count(&dir, "holds")), 6);
     assert_eq!(runtime.block_on(count(&dir, "_sqlx_migrations")), 1, "one step, once");
+}
+
+/// The other process of the next test: commits until it is killed, and tells
+/// what was acknowledged.
+#[tokio::test]
+async fn a_child_commits_for_ever() {
+    if let Some(path) = std::env::var_os(CHILD) {
+        let portions = Portions { freeze_at: 40, rows: 7 };
+        let ledger = SqliteLedger::open_with(Path::new(&path), Durability::Commit, portions).await.unwrap();
+        for number in (1..).step_by(3) {
+            let user = format!("u_{}", number % 5);
+            ledger.commit((0..3).map(|more| change(&user, number + more)).collect()).await.unwrap();
+            println!("acknowledged {}", number + 2);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_acknowledged_survives_kill_9() {
+    for lines in [1, 2, 30, 31, 32, 33] {
+        let dir = Dir::new();
+        let mut process = child("a_child_commits_for_ever", &dir).stdout(Stdio::piped()).spawn().unwrap();
+        let told = BufReader::new(process.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let acknowledged = told.filter_map(|line| line.strip_prefix("acknowledged ")?.parse::<i64>().ok());
+        let last = acknowledged.take(lines).last().unwrap();
+        process.kill().unwrap();
+        process.wait().unwrap();
+
+        let ledger = dir.open().await;
+        for number in 1..=last {
+            let id = change("u", number).hold.id;
+            assert!(ledger.hold(TENANT, id).await.unwrap().is_some(), "{number} of {last}");
+        }
+        let requests =
+            ledger.usage(TENANT, -1, 1).await.unwrap().iter().map(|row| row.amounts.requests).sum::<u64>();
+        assert_eq!(requests as i64, count(&dir, "holds").await, "usage adds up to the holds");
+        assert_eq!(requests % 3, 0, "whole batches");
+    }
 }

@@ -2,6 +2,7 @@
 
 mod failures;
 mod files;
+mod model;
 mod plans;
 
 use std::path::PathBuf;

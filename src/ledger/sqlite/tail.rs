@@ -1,0 +1,192 @@
+//! What the journal holds and the tables do not, in memory.
+//!
+//! A commit appends its batch to the journal: one row, one page or two at the
+//! file's end, whoever it is about. Writing the tables at once would touch four
+//! or five pages a change, most of them for a single row. So batches are
+//! gathered here, and a few thousand changes are written together, in the
+//! order of the keys: each page once, and of a hold or an account only its last
+//! state.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use ahash::RandomState;
+
+use super::batch::{AccountRow, Batch, Blob, HoldRow, Totals, UsageKey};
+use crate::domain::charge::{AccountKey, TenantRef};
+use crate::domain::plan::Scope;
+use crate::domain::time::Millis;
+
+pub(super) type Usage = BTreeMap<UsageKey, Totals>;
+
+/// The journal's rows that this process knows, in two layers: what is being
+/// written to the tables, and what came since.
+#[derive(Debug, Default)]
+pub(super) struct Tail {
+    /// The newest row that the journal ever had.
+    newest: i64,
+    active: Layer,
+    frozen: Option<Arc<Frozen>>,
+    /// Grows whenever a layer is frozen (from then on the tables may show a
+    /// part of it) and when it was written.
+    moves: u64,
+}
+
+/// Changes by key, the last one of each.
+#[derive(Debug, Default)]
+struct Layer {
+    holds: HashMap<[u8; 16], Arc<HoldRow>, RandomState>,
+    accounts: HashMap<AccountRow, Blob, RandomState>,
+    users: HashSet<(u32, Arc<str>), RandomState>,
+    /// No hold in here is in doubt before.
+    earliest_doubt: Option<i64>,
+    /// By row of the journal, so that none is added twice or never.
+    usage: Vec<(i64, Usage)>,
+}
+
+/// A layer on its way into the tables, in the order in which it is written.
+#[derive(Debug, Default)]
+pub(super) struct Frozen {
+    layer: Layer,
+    /// By user: neighbours in the indexes that are large.
+    pub holds: Vec<([u8; 16], Arc<HoldRow>)>,
+    pub accounts: Vec<(AccountRow, Blob)>,
+    /// The newest row of the journal in here.
+    pub newest: i64,
+}
+
+impl Layer {
+    fn add(&mut self, row: i64, batch: Batch) {
+        for (id, hold) in batch.holds {
+            self.users.insert((hold.tenant, Arc::clone(&hold.user)));
+            self.earliest_doubt = self.earliest_doubt.into_iter().chain(hold.doubtful_from).min();
+            self.holds.insert(id, Arc::new(hold));
+        }
+        self.accounts.extend(batch.accounts);
+        if !batch.usage.is_empty() {
+            self.usage.push((row, batch.usage));
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.holds.len() + self.accounts.len()
+    }
+
+    fn freeze(self, newest: i64) -> Frozen {
+        let mut holds: Vec<_> = self.holds.iter().map(|(id, hold)| (*id, Arc::clone(hold))).collect();
+        holds
+            .sort_unstable_by(|(id, a), (other, b)| (a.tenant, &a.user, id).cmp(&(b.tenant, &b.user, other)));
+        let mut accounts: Vec<_> =
+            self.accounts.iter().map(|(key, state)| (key.clone(), state.clone())).collect();
+        accounts.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        Frozen { layer: self, holds, accounts, newest }
+    }
+}
+
+impl Frozen {
+    /// Everything in one layer, for the writer that found it in the journal.
+    pub fn of(rows: Vec<(i64, Batch)>) -> Self {
+        let newest = rows.last().map_or(0, |(row, _)| *row);
+        let mut layer = Layer::default();
+        rows.into_iter().for_each(|(row, batch)| layer.add(row, batch));
+        layer.freeze(newest)
+    }
+
+    /// The usage of those rows of the journal that are there still.
+    pub fn usage(&self, there: &HashSet<i64>) -> Usage {
+        let mut sums = Usage::new();
+        for (_, usage) in self.layer.usage.iter().filter(|(row, _)| there.contains(row)) {
+            for (key, totals) in usage {
+                match sums.get_mut(key) {
+                    Some(sum) => sum.add(*totals),
+                    None => drop(sums.insert(key.clone(), *totals)),
+                }
+            }
+        }
+        sums
+    }
+}
+
+impl Tail {
+    pub fn newest(&self) -> i64 {
+        self.newest
+    }
+
+    /// Who finds the same number before and after reading the tables knows that
+    /// nothing moved from here to there meanwhile.
+    pub fn moves(&self) -> u64 {
+        self.moves
+    }
+
+    /// Notes a batch that is in the journal now.
+    pub fn add(&mut self, row: i64, batch: Batch) {
+        self.newest = row;
+        self.active.add(row, batch);
+    }
+
+    /// How much has come since the last freeze, in rows of the tables.
+    pub fn rows(&self) -> usize {
+        self.active.len()
+    }
+
+    pub fn is_frozen(&self) -> bool {
+        self.frozen.is_some()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.active.holds.is_empty() && self.active.usage.is_empty() && self.frozen.is_none()
+    }
+
+    /// What is to be written next: the frozen layer, else all that came since.
+    /// `None`: the tables hold everything.
+    pub fn to_write(&mut self) -> Option<Arc<Frozen>> {
+        if self.frozen.is_none() && !self.is_empty() {
+            let layer = std::mem::take(&mut self.active);
+            self.frozen = Some(Arc::new(layer.freeze(self.newest)));
+            self.moves += 1;
+        }
+        self.frozen.clone()
+    }
+
+    /// The frozen layer is in the tables.
+    pub fn written(&mut self) {
+        self.frozen = None;
+        self.moves += 1;
+    }
+
+    /// All of the journal up to `newest` is in the tables.
+    pub fn all_written(&mut self, newest: i64) {
+        *self = Self { newest: newest.max(self.newest), moves: self.moves + 1, ..Self::default() };
+    }
+
+    fn layers(&self) -> impl Iterator<Item = &Layer> {
+        std::iter::once(&self.active).chain(self.frozen.as_deref().map(|frozen| &frozen.layer))
+    }
+
+    pub fn hold(&self, id: &[u8; 16]) -> Option<Arc<HoldRow>> {
+        self.layers().find_map(|layer| layer.holds.get(id)).cloned()
+    }
+
+    /// Whether a hold that the tables may lack is in doubt since then.
+    pub fn doubts(&self, tenant: TenantRef, before: Millis) -> bool {
+        let is_doubtful = |row: &Arc<HoldRow>| {
+            row.tenant == tenant.0 && row.doubtful_from.is_some_and(|from| from <= before.0)
+        };
+        let may_have = |layer: &&Layer| layer.earliest_doubt.is_some_and(|from| from <= before.0);
+        self.layers().filter(may_have).any(|layer| layer.holds.values().any(is_doubtful))
+    }
+
+    /// Whether the tables lack anything about the account.
+    pub fn touches(&self, key: &AccountKey) -> bool {
+        match key.scope {
+            Scope::User => {
+                let user = (key.tenant.0, Arc::clone(&key.owner));
+                let account = AccountRow::of(key);
+                self.layers()
+                    .any(|layer| layer.users.contains(&user) || layer.accounts.contains_key(&account))
+            }
+            // The holds of all users count in these.
+            Scope::Org | Scope::Tenant | Scope::Pool => !self.is_empty(),
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! The ledger against a slow and obvious model of it: random commits and
+//! questions, with the journal written out in tiny portions, processes that
+//! die without closing, callers that go away, and a second process that looks.
+
+use std::collections::{BTreeMap, HashMap};
+use std::task::{Context, Waker};
+
+use super::super::Portions;
+use super::*;
+use crate::domain::charge::{CellId, MeterCode};
+use crate::domain::hold::{FinishedBy, Receipt, ReleaseReason};
+use crate::ledger::Ledger;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+
+    fn one_in(&mut self, bound: u64) -> bool {
+        self.below(bound) == 0
+    }
+}
+
+#[derive(Default, Clone)]
+struct Model {
+    holds: BTreeMap<HoldId, Hold>,
+    accounts: HashMap<AccountKey, Arc<[u8]>>,
+    requests: BTreeMap<(i32, UserId), i64>,
+}
+
+impl Model {
+    fn apply(&mut self, changes: &[Change]) {
+        for change in changes {
+            self.holds.insert(change.hold.id, (*change.hold).clone());
+            self.accounts.extend(change.accounts.iter().cloned());
+            if let Some(usage) = &change.usage {
+                *self.requests.entry((change.hold.day, change.hold.user.clone())).or_default() +=
+                    usage.requests;
+            }
+        }
+    }
+
+    fn unfinished(&self, key: &AccountKey) -> Vec<HoldId> {
+        let is_theirs = |hold: &&Hold| match key.scope {
+            Scope::User => hold.user.as_str() == &*key.owner,
+            Scope::Org => hold.org.as_ref().is_some_and(|org| org.as_str() == &*key.owner),
+            Scope::Tenant | Scope::Pool => true,
+        };
+        let open = self.holds.values().filter(|hold| !hold.is_finished()).filter(is_theirs);
+        open.map(|hold| hold.id).collect()
+    }
+
+    fn doubtful(&self, before: Millis, limit: usize) -> Vec<HoldId> {
+        let since = self.holds.values().filter_map(|hold| Some((hold.doubtful_from()?, hold.id)));
+        let mut all: Vec<_> = since.filter(|(from, _)| *from <= before).collect();
+        all.sort();
+        all.into_iter().map(|(_, id)| id).take(limit).collect()
+    }
+}
+
+fn key(scope: Scope, owner: &str) -> AccountKey {
+    AccountKey { tenant: TENANT, scope, owner: owner.into() }
+}
+
+struct World {
+    random: Random,
+    model: Model,
+    next: i64,
+}
+
+impl World {
+    /// One to four changes: new holds, leases renewed, holds that end.
+    fn batch(&mut self) -> Vec<Change> {
+        let mut ahead = self.model.clone();
+        let changes = (0..=self.random.below(4)).map(|_| {
+            let open: Vec<HoldId> = ahead.unfinished(&key(Scope::Tenant, ""));
+            let made = match open.len() as u64 {
+                count if count > 0 && !self.random.one_in(3) => {
+                    let id = open[self.random.below(count) as usize];
+                    self.step_of(ahead.holds[&id].clone())
+                }
+                _ => self.new_hold(),
+            };
+            ahead.apply(std::slice::from_ref(&made));
+            made
+        });
+        changes.collect()
+    }
+
+    fn new_hold(&mut self) -> Change {
+        self.next += 1;
+        let user = format!("u_{}", self.random.below(6));
+        let made = change(&user, self.next);
+        let receipt =
+            |scope| Receipt { scope, cell: CellId(1), meter: MeterCode::TOTAL, reserved: 1, window: None };
+        let hold = Hold {
+            org: self.random.one_in(2).then(|| Name::parse("acme").unwrap()),
+            receipts: [Scope::User, Scope::Org, Scope::Tenant].map(receipt).to_vec(),
+            ..(*made.hold).clone()
+        };
+        self.with_accounts(hold)
+    }
+
+    fn step_of(&mut self, hold: Hold) -> Change {
+        self.next += 1;
+        let at = Millis(self.next);
+        let stage = match self.random.below(4) {
+            0 => Stage::InDoubt { since: at },
+            1 => Stage::Held,
+            _ => Stage::Released { at, late: false, reason: ReleaseReason::NotSent, by: FinishedBy::Caller },
+        };
+        let expires_at = Millis(at.0 + 5);
+        self.with_accounts(Hold { stage, expires_at, ..hold })
+    }
+
+    fn with_accounts(&mut self, hold: Hold) -> Change {
+        let state: Arc<[u8]> = self.next.to_string().as_bytes().into();
+        let user = key(Scope::User, hold.user.as_str());
+        let accounts = vec![(user, state.clone()), (key(Scope::Tenant, ""), state)];
+        let made = change(hold.user.as_str(), 0);
+        let usage = made.usage.filter(|_| hold.is_finished());
+        Change { hold: Arc::new(hold), usage, accounts }
+    }
+
+    async fn ask(&mut self, ledger: &SqliteLedger) {
+        let model = &self.model;
+        match self.random.below(6) {
+            0 | 1 => {
+                let user = format!("u_{}", self.random.below(6));
+                let scope = [key(Scope::User, &user), key(Scope::Org, "acme"), key(Scope::Tenant, "")];
+                let key = scope[self.random.below(3) as usize].clone();
+                let found = ledger.account(key.clone(), Millis(0)).await.unwrap();
+                assert_eq!(found.state.as_deref(), model.accounts.get(&key).map(|state| &**state), "{key:?}");
+                let mut ids: Vec<_> = found.unfinished.iter().map(|hold| hold.id).collect();
+                ids.sort();
+                assert_eq!(ids, model.unfinished(&key), "{key:?}");
+                assert!(found.unfinished.iter().all(|hold| model.holds[&hold.id] == **hold), "{key:?}");
+                if key.scope == Scope::User {
+                    let theirs = model.holds.values().filter(|hold| hold.user.as_str() == user);
+                    assert_eq!(found.requests.len(), theirs.count());
+                }
+            }
+            2 | 3 => {
+                let number = Millis(self.random.below(self.next as u64 + 2) as i64);
+                let id = change("u_0", number.0).hold.id;
+                assert_eq!(ledger.hold(TENANT, id).await.unwrap().as_ref(), model.holds.get(&id));
+                if let Some(hold) = model.holds.get(&id) {
+                    let request = hold.request.clone().unwrap().id;
+                    let found = ledger.hold_by_request(TENANT, hold.user.clone(), request).await.unwrap();
+                    assert_eq!(found.as_ref(), Some(hold));
+                }
+            }
+            4 => {
+                let before = Millis(self.random.below(self.next as u64 + 20) as i64);
+                let limit = self.random.below(5) as usize;
+                let found = ledger.doubtful(TENANT, before, limit as u32).await.unwrap();
+                let ids: Vec<_> = found.iter().map(|hold| hold.id).collect();
+                assert_eq!(ids, model.doubtful(before, limit));
+            }
+            _ => {
+                let rows = ledger.usage(TENANT, -1, 1).await.unwrap();
+                let mut found = BTreeMap::new();
+                for row in rows {
+                    *found.entry((row.day, row.user)).or_default() += row.amounts.requests as i64;
+                }
+                assert_eq!(found, model.requests);
+            }
+        }
+    }
+
+    /// Commits, and goes away after some steps. Whatever comes of it: all of
+    /// the batch or nothing.
+    async fn commit_and_leave(&mut self, ledger: &SqliteLedger) {
+        let batch = self.batch();
+        let mut call = ledger.commit(batch.clone());
+        let mut is_done = false;
+        for _ in 0..self.random.below(30) {
+            if call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+                is_done = true;
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_micros(50)).await;
+        }
+        drop(call);
+        // The next commit waits for whatever is under way.
+        let next = self.new_hold();
+        ledger.commit(vec![next.clone()]).await.unwrap();
+        let mut with = self.model.clone();
+        with.apply(&batch);
+        let last = batch.last().unwrap();
+        let is_there =
+            ledger.hold(TENANT, last.hold.id).await.unwrap().as_ref() == with.holds.get(&last.hold.id);
+        assert!(is_there || !is_done, "a finished commit is there");
+        if is_there {
+            self.model = with;
+        }
+        self.model.apply(&[next]);
+    }
+}
+
+async fn run(seed: u64) {
+    let dir = Dir::new();
+    let mut world = World { random: Random(seed), model: Model::default(), next: 0 };
+    let mut ledger = None;
+    for _ in 0..400 {
+        let portions = Portions {
+            freeze_at: 1 + world.random.below(30) as usize,
+            rows: 1 + world.random.below(6) as usize,
+        };
+        let open = match ledger.take() {
+            Some(open) => open,
+            None => SqliteLedger::open_with(&dir.path(), Durability::Os, portions).await.unwrap(),
+        };
+        match world.random.below(40) {
+            0 => open.close().await,
+            // Dies: whatever was in memory is gone.
+            1 | 2 => drop(open),
+            3 => {
+                // Another process looks, and may write the journal out.
+                let other = SqliteLedger::open_with(&dir.path(), Durability::Os, portions).await.unwrap();
+                world.ask(&other).await;
+                ledger = Some(open);
+            }
+            4 => {
+                world.commit_and_leave(&open).await;
+                ledger = Some(open);
+            }
+            5..22 => {
+                let batch = world.batch();
+                open.commit(batch.clone()).await.unwrap();
+                world.model.apply(&batch);
+                ledger = Some(open);
+            }
+            _ => {
+                world.ask(&open).await;
+                ledger = Some(open);
+            }
+        }
+    }
+    // At the end all of it is in the tables, as often as it happened.
+    if let Some(open) = ledger {
+        open.close().await;
+    }
+    let last = dir.open().await;
+    for _ in 0..60 {
+        world.ask(&last).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_ledger_agrees_with_a_model() {
+    // More of them: APPORTION_TEST_SEEDS=500.
+    let seeds = std::env::var("APPORTION_TEST_SEEDS").map_or(10, |count| count.parse().unwrap());
+    for seed in 1..=seeds {
+        println!("seed {seed}");
+        run(seed).await;
+    }
+}
