@@ -98,7 +98,12 @@ fn settle(user: &str, id: u128, output: u64) -> Finish {
             by: FinishedBy::Caller,
             told_model: None,
             reported: Reported { output_tokens: output, ..Reported::default() },
-            counted: Amounts { requests: 1, output_tokens: output, total_tokens: output, ..Amounts::default() },
+            counted: Amounts {
+                requests: 1,
+                output_tokens: output,
+                total_tokens: output,
+                ..Amounts::default()
+            },
             amounts: vec![],
         })),
     )
@@ -236,7 +241,11 @@ async fn a_release_gives_everything_back_unless_progress_was_told() {
         admitted(&engine, &take("u", 1, 50, None), NOW).await;
         let released = done!(engine, engine.finish(&finish("u", 1, release()), NOW));
         assert!(matches!(released, Finished::Done { .. }), "{name}");
-        assert_eq!((left_to_user(&engine, "u", NOW).await, left_in_pool(&engine, NOW).await), (100, 150), "{name}");
+        assert_eq!(
+            (left_to_user(&engine, "u", NOW).await, left_in_pool(&engine, NOW).await),
+            (100, 150),
+            "{name}"
+        );
         let hold = admitted(&engine, &take("u", 2, 50, None), NOW).await;
         let told = Extend { progress: 7, ..extend("u", &hold, 0, None) };
         let _ = done!(engine, engine.extend(&told, NOW));
@@ -246,7 +255,8 @@ async fn a_release_gives_everything_back_unless_progress_was_told() {
 }
 
 fn extend(user: &str, hold: &Hold, add: u64, mark: Option<(&str, u8)>) -> Extend {
-    let more = |account, capacity| Charge { demand: Demand::fixed(add), asked: false, ..bucket(account, capacity) };
+    let more =
+        |account, capacity| Charge { demand: Demand::fixed(add), asked: false, ..bucket(account, capacity) };
     Extend {
         hold: hold.id,
         accounts: [key(1, Scope::User, user), key(1, Scope::Pool, "p")].into_iter().collect(),
