@@ -94,7 +94,7 @@ impl RequestId {
 
 fn check_tenant(text: &str) -> Result<(), InvalidId> {
     let lower_or_digit = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let starts_well = text.as_bytes().first().is_some_and(|b| lower_or_digit(b));
+    let starts_well = text.as_bytes().first().is_some_and(lower_or_digit);
     if starts_well && text.len() <= 63 && text.bytes().all(|b| lower_or_digit(&b) || b == b'-') {
         return Ok(());
     }

@@ -56,6 +56,7 @@ pub enum Remedy {
 
 /// What becomes of an ask.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "taken apart at once, never kept")]
 pub enum Verdict {
     Fits {
         output: u64,

@@ -21,6 +21,7 @@ pub(super) struct Stepped {
     pub standings: Standings,
 }
 
+#[allow(clippy::result_large_err, reason = "an answer, not an error; taken apart at once")]
 /// Decides how a hold ends; `Err` is the answer when it does not.
 pub(super) fn finish(
     accounts: &[(Scope, &Account)],
@@ -75,6 +76,7 @@ fn ended_by(hold: &Hold) -> Option<FinishedBy> {
     }
 }
 
+#[allow(clippy::result_large_err, reason = "an answer, not an error; taken apart at once")]
 /// Decides an extend; `Err` is the answer when nothing changes.
 pub(super) fn extend(
     accounts: &SmallVec<[&Account; 3]>,

@@ -164,6 +164,7 @@ pub enum How {
     Doubt,
 }
 
+#[allow(clippy::large_enum_variant, reason = "taken apart at once, never kept")]
 pub enum Finished {
     Done {
         hold: Arc<Hold>,

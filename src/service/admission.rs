@@ -9,7 +9,7 @@ use super::users::Profile;
 use super::{Allowed, Catalog, CheckCommand, CheckReply, Plan, Service, ServiceError, Tenant, Unrecorded};
 use crate::domain::charge::AccountKey;
 use crate::domain::decision::{self, Code, Refusal};
-use crate::domain::hold::{Amounts, Caps, Granted, Hold, RequestMark, Stage};
+use crate::domain::hold::{Granted, Hold, RequestMark};
 use crate::domain::ids::{HoldId, Name};
 use crate::domain::plan::{Enforce, Scope};
 use crate::domain::price::Prices;
@@ -307,42 +307,15 @@ impl<'a> Context<'a> {
         request: Option<RequestMark>,
         amounts: Vec<(crate::domain::ids::Label, u64)>,
     ) -> Hold {
-        let sheet = &admissible.plan.sheet;
-        Hold {
-            id: super::new_hold_id(self.now),
-            tenant: self.tenant.number,
-            user: self.command.user.clone(),
-            org: self.profile.org().cloned(),
-            pool,
-            request: request.filter(|_| !self.command.dry_run),
-            plan: sheet.id.clone(),
-            plan_version: admissible.plan.version,
-            admits_user: !self.profile.is_known(),
-            models_version: self.catalog.models_version,
-            model: admissible.model.clone(),
-            feature: self.command.feature.clone(),
-            created_at: self.now,
-            expires_at: self.now,
-            lease_seconds: admissible.lease_seconds,
-            lives_until: self.now,
-            day: self.catalog.settings.zone.local_day(self.now),
-            caps: Caps {
-                per_call: sheet.per_call,
-                max_tokens_per_call: self.catalog.settings.max_tokens_per_call,
-            },
-            cache_read_weight: sheet.cache_read_weight,
-            granted: Granted {
-                input_tokens: self.command.input_tokens,
-                max_output_tokens: admissible.output_max,
-                is_final: false,
-            },
-            reserved: Amounts::default(),
-            amounts,
-            receipts: Vec::new(),
-            progress: 0,
-            extends: Vec::new(),
-            stage: Stage::Held,
-        }
+        let mut draft = self.subject(admissible.plan).draft(super::new_hold_id(self.now), pool);
+        draft.request = request.filter(|_| !self.command.dry_run);
+        draft.model.clone_from(&admissible.model);
+        draft.feature.clone_from(&self.command.feature);
+        draft.lease_seconds = admissible.lease_seconds;
+        draft.granted.input_tokens = self.command.input_tokens;
+        draft.granted.max_output_tokens = admissible.output_max;
+        draft.amounts = amounts;
+        draft
     }
 }
 

@@ -11,8 +11,8 @@ use super::catalog::{Catalog, Plan, PoolEntry};
 use super::users::Profile;
 use crate::domain::charge::{AccountKey, CellId, Charge, Demand, Figures, MeterCode, Span, TenantRef};
 use crate::domain::decision::{self, LimitRow, Refusal};
-use crate::domain::hold::Hold;
-use crate::domain::ids::{Label, Name, UserId};
+use crate::domain::hold::{Amounts, Caps, Granted, Hold, Stage};
+use crate::domain::ids::{HoldId, Label, Name, UserId};
 use crate::domain::plan::{Enforce, Filter, Limit, Meter, PoolCounts, Rule, Scope};
 use crate::domain::price::Prices;
 use crate::domain::step::{Shortfall, Shown};
@@ -81,6 +81,39 @@ impl<'a> Subject<'a> {
             self.add_pool(&mut charging, entry, call);
         }
         charging
+    }
+
+    /// A hold of this user, before anything is known of the call.
+    pub fn draft(self, id: HoldId, pool: Option<Name>) -> Hold {
+        let (sheet, settings) = (&self.plan.sheet, &self.catalog.settings);
+        Hold {
+            id,
+            tenant: self.tenant,
+            user: self.user.clone(),
+            org: self.org.cloned(),
+            pool,
+            request: None,
+            plan: sheet.id.clone(),
+            plan_version: self.plan.version,
+            admits_user: !self.profile.is_known(),
+            models_version: self.catalog.models_version,
+            model: None,
+            feature: None,
+            created_at: self.now,
+            expires_at: self.now,
+            lease_seconds: 0,
+            lives_until: self.now,
+            day: settings.zone.local_day(self.now),
+            caps: Caps { per_call: sheet.per_call, max_tokens_per_call: settings.max_tokens_per_call },
+            cache_read_weight: sheet.cache_read_weight,
+            granted: Granted { input_tokens: 0, max_output_tokens: 0, is_final: false },
+            reserved: Amounts::default(),
+            amounts: Vec::new(),
+            receipts: Vec::new(),
+            progress: 0,
+            extends: Vec::new(),
+            stage: Stage::Held,
+        }
     }
 
     /// Every limit of the given scopes, as asked by an empty call of any kind.

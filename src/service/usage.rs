@@ -6,7 +6,7 @@ use super::finishing::{count, implausible};
 use super::{Service, ServiceError, Tenant, Unrecorded, UsageCommand, UsageResult, UsageStatus};
 use crate::domain::charge::{Demand, MeterCode};
 use crate::domain::document::Fault;
-use crate::domain::hold::{Caps, FinishedBy, Granted, Hold, Settlement, Stage};
+use crate::domain::hold::{FinishedBy, Reported, Settlement, Stage};
 use crate::domain::ids::{HoldId, Name, RequestId};
 use crate::domain::step::Ask;
 use crate::domain::time::Millis;
@@ -110,10 +110,15 @@ impl Service {
                 _ => {}
             }
         }
-        let mut reported = command.reported.clone();
-        let told_model = reported.model.take();
-        reported.model.clone_from(&model);
-        let settlement = Settlement {
+        let mut draft = subject.draft(id, pool.map(|pool| pool.pool.id.clone()));
+        draft.day = catalog.settings.zone.local_day(at);
+        draft.feature.clone_from(&command.feature);
+        draft.granted.input_tokens = command.reported.input_tokens;
+        draft.granted.max_output_tokens = command.reported.output_tokens;
+        draft.reserved = counted;
+        let told_model = command.reported.model.clone();
+        let reported = Reported { model: model.clone(), ..command.reported.clone() };
+        draft.stage = Stage::Settled(Box::new(Settlement {
             at: now,
             late: false,
             by: FinishedBy::Caller,
@@ -121,42 +126,8 @@ impl Service {
             reported,
             counted,
             amounts: amounts.clone(),
-        };
-        let draft = Hold {
-            id,
-            tenant: tenant.number,
-            user: command.user.clone(),
-            org: profile.org().cloned(),
-            pool: pool.map(|pool| pool.pool.id.clone()),
-            request: None,
-            plan: plan.sheet.id.clone(),
-            plan_version: plan.version,
-            admits_user: !profile.is_known(),
-            models_version: catalog.models_version,
-            model,
-            feature: command.feature.clone(),
-            created_at: now,
-            expires_at: now,
-            lease_seconds: 0,
-            lives_until: now,
-            day: catalog.settings.zone.local_day(at),
-            caps: Caps {
-                per_call: plan.sheet.per_call,
-                max_tokens_per_call: catalog.settings.max_tokens_per_call,
-            },
-            cache_read_weight: plan.sheet.cache_read_weight,
-            granted: Granted {
-                input_tokens: command.reported.input_tokens,
-                max_output_tokens: command.reported.output_tokens,
-                is_final: false,
-            },
-            reserved: counted,
-            amounts,
-            receipts: Vec::new(),
-            progress: 0,
-            extends: Vec::new(),
-            stage: Stage::Settled(Box::new(settlement)),
-        };
+        }));
+        (draft.model, draft.amounts) = (model, amounts);
         Ok(Take {
             accounts: charging.accounts,
             ask: Ask {

@@ -189,7 +189,7 @@ impl Journal {
     }
 
     async fn next_portion(&self, progress: &mut Progress) -> Result<bool, LedgerError> {
-        let Some(frozen) = self.tail().to_write() else { return Ok(false) };
+        let Some(frozen) = self.tail().next_to_write() else { return Ok(false) };
         let next = Progress {
             holds: frozen.holds.len().min(progress.holds + self.portions.rows),
             accounts: match progress.holds < frozen.holds.len() {
@@ -262,7 +262,7 @@ impl Journal {
             self.next_portion(&mut progress).await?;
         }
         let mut lane = self.writer.lane().await?;
-        let rest = self.tail().to_write();
+        let rest = self.tail().next_to_write();
         let work = async {
             let mut transaction = lane.begin().await?;
             if let Some(rest) = &rest

@@ -139,7 +139,7 @@ impl Tail {
 
     /// What is to be written next: the frozen layer, else all that came since.
     /// `None`: the tables hold everything.
-    pub fn to_write(&mut self) -> Option<Arc<Frozen>> {
+    pub fn next_to_write(&mut self) -> Option<Arc<Frozen>> {
         if self.frozen.is_none() && !self.is_empty() {
             let layer = std::mem::take(&mut self.active);
             self.frozen = Some(Arc::new(layer.freeze(self.newest)));

@@ -124,7 +124,7 @@ pub async fn the_newest_hold_of_a_request_id_is_found(room: impl Room) {
     // Finished in another order than they were made.
     commit(&*ledger, &[finished(&second, 10), finished(&first, 20)]).await;
     assert_eq!(find("u_1", "r").await, Some(second.id));
-    commit(&*ledger, &[third.clone()]).await;
+    commit(&*ledger, std::slice::from_ref(&third)).await;
     assert_eq!(find("u_1", "r").await, Some(third.id));
     assert_eq!(find("u_1", "r ").await, None);
     assert_eq!(find("U_1", "r").await, None);
