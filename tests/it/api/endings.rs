@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
-use crate::harness::Tenant;
 use crate::harness::compare::assert_has;
 use crate::harness::sheets::Sheet;
+use crate::harness::{Server, Tenant};
 
 #[tokio::test]
 async fn what_is_unknown_is_kept_and_a_late_settle_corrects_it() {
@@ -287,4 +287,18 @@ async fn an_extend_in_the_next_window_is_asked_of_the_window_of_its_check() {
     assert_has(&refused.body["violations"][0], &json!({"requested": 10, "remaining": 5, "would_fit": 5}));
     t.extend(&hold, json!({"add_output_tokens": 5})).await.ok();
     assert_has(&t.left("u", "day").await, &json!({"used": 0, "held": 0, "remaining": 100}));
+}
+
+#[tokio::test]
+async fn a_hold_is_found_by_its_request_as_soon_as_it_was_answered() {
+    static SERVER: std::sync::OnceLock<Server> = std::sync::OnceLock::new();
+    let server = SERVER.get_or_init(|| Server::start(&[("APPORTION_DURABILITY", "os")]));
+    let t = Tenant::on(server, "UTC", "2026-03-10T12:00:00.000Z").await;
+    for n in 0..100 {
+        let made = t.check(json!({"user": "u", "request_id": format!("r{n}")})).await;
+        let found = t.hold_by_request("u", &format!("r{n}")).await;
+        assert_eq!((made.status, found.status), (200, 200), "call {n}: {}", found.text);
+        assert_eq!(found.hold_id(), made.hold_id());
+        t.release(&made.hold_id()).await.ok();
+    }
 }

@@ -65,6 +65,14 @@ fn bad_checks() -> Vec<Vec<u8>> {
     for user in ["u\u{7f}", "u\u{ad}", "\u{202e}u", "\u{3000}u", "u\u{a0}", &long] {
         bodies.push(json!({"user": user}).to_string().into_bytes());
     }
+    bodies.extend(bad_fields());
+    bodies
+}
+
+/// Bodies with one field that cannot be what it is.
+fn bad_fields() -> Vec<Vec<u8>> {
+    let long = "x".repeat(300);
+    let mut bodies: Vec<Vec<u8>> = Vec::new();
     for field in ["input_tokens", "max_output_tokens", "min_output_tokens", "lease_seconds", "wait_ms"] {
         for value in ["-1", "1.5", "1.0", "1e3", "\"100\"", "true", "[1]", "{}", TOO_LARGE, "1e400", "-0.0"] {
             bodies.push(format!("{{\"user\":\"u\",\"{field}\":{value}}}").into_bytes());

@@ -188,10 +188,10 @@ async fn a_tightened_plan_holds_from_the_next_check_on_while_calls_are_in_flight
         } else {
             reply.refused(429, "monthly_quota_exhausted");
         }
-        if second % 2 == 1 {
-            if let Some(hold) = open.pop() {
-                t.finish(&hold, 20, 20).await.ok();
-            }
+        if second % 2 == 1
+            && let Some(hold) = open.pop()
+        {
+            t.finish(&hold, 20, 20).await.ok();
         }
         t.pass(1000).await;
         if open.len() == 5 {

@@ -14,10 +14,11 @@ pub struct Process {
 
 impl Process {
     /// Starts `apportion serve` on a free port and waits until it says which.
-    pub fn serve(data: &Path) -> Self {
+    pub fn serve(data: &Path, durability: &str) -> Self {
         let mut child = Command::new(binary())
             .args(["serve", "--listen", "127.0.0.1:0", "--data"])
             .arg(data)
+            .env("APPORTION_DURABILITY", durability)
             .env("APPORTION_LOG", "info")
             .env("APPORTION_LOG_FORMAT", "json")
             .stdout(Stdio::null())

@@ -29,10 +29,10 @@ impl Oracle {
         }
         let number = |name: &str| body.get(name).and_then(Value::as_i64);
         let more = i128::from(number("add_output_tokens").unwrap_or(0));
-        if more > 0 {
-            if let Some(reply) = self.reserve_more(no, more) {
-                return reply;
-            }
+        if more > 0
+            && let Some(reply) = self.reserve_more(no, more)
+        {
+            return reply;
         }
         let (now, max_hold_ms) = (self.now, self.max_hold_ms);
         let hold = &mut self.holds[no];
