@@ -66,6 +66,8 @@ fn charge(limit: &Limit, now: Millis) -> Charge {
         demand,
         enforce: limit.enforce,
         asked: true,
+        earlier: None,
+        switches: true,
         keep: 0,
     }
 }
@@ -107,6 +109,7 @@ pub fn draft(sheet: &Sheet, tenant: TenantRef, user: UserId, now: Millis) -> Hol
         plan: sheet.id.clone(),
         plan_version: 1,
         admits_user: false,
+        bulk: false,
         models_version: 1,
         model: Name::parse("sonnet").ok(),
         feature: None,

@@ -82,6 +82,11 @@ impl Account {
         self.advanced_to
     }
 
+    /// Whether nothing was ever taken from it.
+    pub fn is_new(&self) -> bool {
+        self.cells.is_empty()
+    }
+
     /// Whether no lease runs at `now`.
     pub fn is_quiet(&self, now: Millis) -> bool {
         self.open.last_key_value().is_none_or(|((end, _), _)| *end <= now)
@@ -97,39 +102,40 @@ impl Account {
         cells.extend_from_slice(&self.cells);
         let known = cells.len();
         let mut at = SmallVec::with_capacity(charges.len());
-        let mut figures: SmallVec<[Option<Figures>; 8]> = SmallVec::from_elem(None, known);
+        let mut charged: SmallVec<[Option<&Charge>; 8]> = SmallVec::from_elem(None, known);
         for charge in charges {
             let found = (charge.account == index).then(|| Self::find(&cells, charge.cell)).flatten();
             if let Some(place) = found.filter(|place| *place < known) {
-                figures[place] = Some(charge.figures);
+                charged[place] = Some(charge);
             } else if charge.account == index && found.is_none() && charge.asked {
                 cells.push(Place { id: charge.cell, cell: fresh(charge.figures, now), would_refuse: 0 });
             }
             at.push(found.or_else(|| (charge.account == index && charge.asked).then(|| cells.len() - 1)));
         }
         let keep_past = !self.is_quiet(now);
-        for (place, figures) in figures.into_iter().enumerate() {
-            self.bring_to(&mut cells[place].cell, place as u16, figures, now, keep_past);
+        for (place, charge) in charged.into_iter().enumerate() {
+            self.bring_to(&mut cells[place].cell, place as u16, charge, now, keep_past);
         }
         Projection { cells, at, now }
     }
 
-    fn bring_to(&self, cell: &mut Cell, place: u16, figures: Option<Figures>, now: Millis, keep_past: bool) {
+    fn bring_to(&self, cell: &mut Cell, place: u16, charge: Option<&Charge>, now: Millis, keep_past: bool) {
         let ended = self.open.range(..=(now, HoldId(u128::MAX)));
         let mut ends = ended.flat_map(|((end, _), parts)| {
             parts.iter().filter(|(part, _)| *part == place).map(|(_, amount)| (*end, *amount))
         });
-        match (cell, figures) {
-            (Cell::Bucket(bucket), figures) => {
-                let figures = match figures {
-                    Some(Figures::Bucket { capacity, refill, since }) => Some((capacity, refill, since)),
-                    Some(Figures::Kept) => Some(bucket.figures(now)),
-                    _ => None,
-                };
-                bucket.advance(figures, ends, now);
+        match (cell, charge) {
+            (Cell::Bucket(bucket), Some(charge)) => {
+                let changes = if charge.switches { charge.steps_after(bucket.at()) } else { SmallVec::new() };
+                bucket.advance(&changes, ends, now);
             }
-            (Cell::Window(window), Some(Figures::Window { span, .. })) => window.roll(span, now, keep_past),
-            (Cell::Window(_), _) => {}
+            (Cell::Bucket(bucket), None) => ends.for_each(|(end, amount)| bucket.end_lease(amount, end)),
+            (Cell::Window(window), Some(charge)) => {
+                if let Some(span) = charge.figures.span() {
+                    window.roll(span, now, keep_past);
+                }
+            }
+            (Cell::Window(_), None) => {}
             (Cell::Slots(slots), _) => ends.by_ref().for_each(|_| slots.free()),
         }
     }

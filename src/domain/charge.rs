@@ -6,7 +6,9 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
+use super::hold::Opening;
 use super::plan::{Enforce, Meter, Scope};
 use super::quantity::add_saturating;
 use super::time::Millis;
@@ -22,6 +24,13 @@ pub struct AccountKey {
     pub scope: Scope,
     /// User, org or pool id; empty for the tenant's own account.
     pub owner: Arc<str>,
+}
+
+impl AccountKey {
+    /// Whether one sheet alone says what the account's limits are.
+    pub fn is_ones_own(&self) -> bool {
+        matches!(self.scope, Scope::User | Scope::Pool)
+    }
 }
 
 /// Names a cell within an account: a hash of everything that makes two limits
@@ -42,11 +51,45 @@ pub struct Charge {
     /// Whether the call matches the limit. One that does not is carried all
     /// the same where its figures must reach the cell.
     pub asked: bool,
+    /// Figures of a bucket that held before `figures` did, since the cell may
+    /// last have run: oldest first.
+    pub earlier: Option<Earlier>,
+    /// Whether the figures stay in the cell. In an account that several sheets
+    /// share, only an admitted check may leave its own behind.
+    pub switches: bool,
     /// Stock that must be left behind (a bulk call in a shared pool).
     pub keep: u64,
 }
 
+/// Figures that a bucket ran with for a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FigureStep {
+    pub capacity: u64,
+    pub refill: u64,
+    pub since: Millis,
+}
+
+/// The steps of a plan's earlier versions, as far as they held for a user.
+#[derive(Debug, Clone)]
+pub struct Earlier {
+    pub steps: Arc<[FigureStep]>,
+    /// From when the user has been on the plan.
+    pub from: Millis,
+}
+
 impl Charge {
+    /// The changes of figures of a bucket after `at`, in order, the present
+    /// ones last. Empty for other charges.
+    pub fn steps_after(&self, at: Millis) -> SmallVec<[FigureStep; 2]> {
+        let Figures::Bucket { capacity, refill, since } = self.figures else { return SmallVec::new() };
+        let earlier = self.earlier.iter().flat_map(|earlier| {
+            earlier.steps.iter().map(|step| FigureStep { since: step.since.max(earlier.from), ..*step })
+        });
+        let mut steps: SmallVec<[FigureStep; 2]> = earlier.filter(|step| step.since > at).collect();
+        steps.push(FigureStep { capacity, refill, since });
+        steps
+    }
+
     /// Whether the account is the caller's own side (not the shared pool).
     pub fn account_is_callers(&self, scopes: &[Scope]) -> bool {
         scopes[usize::from(self.account)] != Scope::Pool
@@ -54,6 +97,14 @@ impl Charge {
 }
 
 impl Figures {
+    /// How the window begins and ends, if it is one.
+    pub fn span(&self) -> Option<Span> {
+        match self {
+            Self::Window { span, .. } => Some(*span),
+            _ => None,
+        }
+    }
+
     /// The most the limit can ever give at once.
     pub fn ceiling(&self) -> u64 {
         match self {
@@ -149,6 +200,26 @@ pub enum Span {
         len: i64,
     },
     Lifetime,
+}
+
+impl Span {
+    /// How a window of this span begins, if a take opens it.
+    pub fn opening(self) -> Option<Opening> {
+        match self {
+            Self::Tiles { len } => Some(Opening::Tiles { len }),
+            Self::Session { len } => Some(Opening::Session { len }),
+            Self::Calendar { .. } | Self::Lifetime => None,
+        }
+    }
+}
+
+impl From<Opening> for Span {
+    fn from(opening: Opening) -> Self {
+        match opening {
+            Opening::Tiles { len } => Self::Tiles { len },
+            Opening::Session { len } => Self::Session { len },
+        }
+    }
 }
 
 /// An amount as a function of the output tokens granted:

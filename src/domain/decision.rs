@@ -206,7 +206,7 @@ fn violation(limit: &Limit, row: &LimitRow, short: &Shortfall, now: Millis) -> V
         kind: row.standing.kind(),
         meter: row.meter.clone(),
         limit: row.standing.limit(),
-        remaining: row.standing.remaining(),
+        remaining: short.remaining,
         requested: short.requested,
         remedy,
         would_fit: short.would_fit,

@@ -26,6 +26,8 @@ pub struct Hold {
     /// Canonical model name (aliases resolved), as asked for.
     pub model: Option<Name>,
     pub feature: Option<Label>,
+    /// Of the lane that leaves a share of the pool to others.
+    pub bulk: bool,
     pub created_at: Millis,
     pub expires_at: Millis,
     /// The lease last asked for, in seconds.
@@ -93,6 +95,15 @@ pub struct Receipt {
     /// The window of admission, `[start, end)`; `None` for buckets, slots and
     /// windows that had not begun.
     pub window: Option<(Millis, Millis)>,
+    /// How a window that had not begun would begin.
+    pub opens: Option<Opening>,
+}
+
+/// A window that begins with its first take, and its length in ms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Opening {
+    Tiles { len: i64 },
+    Session { len: i64 },
 }
 
 /// Where a hold stands in its one-way life.

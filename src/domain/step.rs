@@ -39,6 +39,9 @@ pub struct Ask {
 pub struct Shortfall {
     pub charge: usize,
     pub requested: u64,
+    /// What is left of the limit; of a window that is over, what was left.
+    pub remaining: u64,
+    /// `remaining` less what must be left behind.
     pub would_fit: u64,
     pub remedy: Remedy,
 }
@@ -80,7 +83,8 @@ pub fn take(accounts: &[&Account], scopes: &[Scope], ask: &Ask, now: Millis) -> 
         for (index, charge) in asked(&ask.charges) {
             let Some(place) = projections[usize::from(charge.account)].place(index) else { continue };
             let cell = projections[usize::from(charge.account)].cell(place);
-            let room = room(cell, charge);
+            let remaining = stock(cell, charge, now);
+            let room = remaining.saturating_sub(charge.keep);
             if charge.enforce != Enforce::Hard {
                 continue;
             }
@@ -90,7 +94,13 @@ pub fn take(accounts: &[&Account], scopes: &[Scope], ask: &Ask, now: Millis) -> 
             } else {
                 let account = accounts[usize::from(charge.account)];
                 let remedy = remedy(account, place, cell, charge, needed, needed, now);
-                shortfalls.push(Shortfall { charge: index, requested: needed, would_fit: room, remedy });
+                shortfalls.push(Shortfall {
+                    charge: index,
+                    requested: needed,
+                    remaining,
+                    would_fit: room,
+                    remedy,
+                });
             }
         }
     }
@@ -105,7 +115,8 @@ pub fn take(accounts: &[&Account], scopes: &[Scope], ask: &Ask, now: Millis) -> 
         let projection = &mut projections[usize::from(charge.account)];
         let Some(place) = projection.place(index) else { continue };
         let amount = charge.demand.amount(output);
-        if charge.enforce == Enforce::Shadow && amount > room(projection.cell(place), charge) && amount > 0 {
+        let is_asked = ask.happened_at.is_none() && charge.enforce == Enforce::Shadow;
+        if is_asked && amount > room(projection.cell(place), charge, now) {
             projection.count_would_refuse(place);
         }
         let window = match (ask.happened_at, projection.cell_mut(place)) {
@@ -115,13 +126,14 @@ pub fn take(accounts: &[&Account], scopes: &[Scope], ask: &Ask, now: Millis) -> 
         is_final |= amount > 0
             && charge.enforce == Enforce::Hard
             && charge.account_is_callers(scopes)
-            && is_spent(projection.cell(place), charge);
+            && is_spent(projection.cell(place), charge, now);
         receipts.push(Receipt {
             scope: scopes[usize::from(charge.account)],
             cell: charge.cell,
             meter: charge.meter,
             reserved: amount,
             window,
+            opens: charge.figures.span().and_then(Span::opening).filter(|_| window.is_none()),
         });
     }
     let standings = standings(&projections, &ask.charges, now);
@@ -149,7 +161,7 @@ pub fn probe(account: &Account, charges: &[Charge], now: Millis) -> Vec<Probe> {
         let needed = charge.demand.amount(0);
         let place = projections[0].place(index)?;
         let cell = projections[0].cell(place);
-        (needed > room(cell, charge)).then(|| remedy(account, place, cell, charge, needed, needed, now))
+        (needed > room(cell, charge, now)).then(|| remedy(account, place, cell, charge, needed, needed, now))
     };
     shown
         .into_iter()
@@ -231,11 +243,11 @@ fn finish_cell(
         Before::Counted(tally) => (tally.of(receipt.meter), false),
     };
     match cell {
-        Cell::Bucket(bucket) => bucket.settle(reserved, actual, lease_runs && receipt.meter.is_held()),
+        Cell::Bucket(bucket) => bucket.settle(reserved, actual, lease_runs && receipt.meter.is_held(), now),
         Cell::Window(window) => {
             let held = receipt.meter.is_held() && matches!(before, Before::Reserved { .. });
             let reserved = if held { Reserved::Held(reserved) } else { Reserved::Used(reserved) };
-            match (receipt.window, span) {
+            match (receipt.window, receipt.opens.map(Span::from).or(span)) {
                 (Some(bounds), _) => window.settle(bounds, reserved, actual, now),
                 (None, Some(span)) => {
                     window.settle_first(admitted, actual, span, now);
@@ -284,22 +296,29 @@ pub fn extend(accounts: &[&Account], hold: &Hold, charges: &[Charge], now: Milli
         let amount = charge.demand.amount(0);
         let projection = &mut projections[usize::from(charge.account)];
         let Some(place) = projection.find(charge.cell).filter(|_| amount > 0) else { continue };
-        let room = match (projection.cell(place), receipt.window, charge.figures) {
+        let remaining = match (projection.cell(place), receipt.window, charge.figures) {
             (Cell::Window(window), Some((start, _)), Figures::Window { limit, granted, .. }) => {
                 let taken = window.filling_of(start).map_or(0, |filling| filling.taken());
-                add_saturating(limit, granted).saturating_sub(charge.keep).saturating_sub(taken)
+                add_saturating(limit, granted).saturating_sub(taken)
             }
-            (cell, _, _) => room(cell, charge),
+            (cell, _, _) => stock(cell, charge, now),
         };
+        let room = remaining.saturating_sub(charge.keep);
         let whole = add_saturating(receipt.reserved, amount);
         let is_asked = charge.enforce == Enforce::Hard && charge.figures != Figures::Kept;
-        if is_asked && (amount > room || whole > charge.figures.ceiling()) {
+        if is_asked && (amount > room || whole > charge.figures.ceiling().saturating_sub(charge.keep)) {
             let account = accounts[usize::from(charge.account)];
             let mut remedy = remedy(account, place, projection.cell(place), charge, whole, amount, now);
             if let (Remedy::Reset { resets_at }, Some((_, end))) = (&mut remedy, receipt.window) {
                 *resets_at = Some(end).filter(|end| *end > now && *end != Millis::MAX);
             }
-            shortfalls.push(Shortfall { charge: index, requested: amount, would_fit: room, remedy });
+            shortfalls.push(Shortfall {
+                charge: index,
+                requested: amount,
+                remaining,
+                would_fit: room,
+                remedy,
+            });
             continue;
         }
         receipt.reserved = add_saturating(receipt.reserved, amount);
@@ -358,6 +377,9 @@ fn standings(projections: &Projections, charges: &[Charge], now: Millis) -> Stan
 
 fn standing(cell: &Cell, figures: Figures, now: Millis) -> Standing {
     match (cell, figures) {
+        (Cell::Bucket(bucket), Figures::Bucket { capacity, refill, .. }) => {
+            bucket.seen_with(capacity, refill, now).standing(now)
+        }
         (Cell::Bucket(bucket), _) => bucket.standing(now),
         (Cell::Window(window), Figures::Window { limit, granted, span }) => {
             window.standing(limit, granted, span)
@@ -379,16 +401,23 @@ fn untouched(figures: Figures, now: Millis) -> Standing {
 }
 
 /// The largest amount the cell would give now.
-fn room(cell: &Cell, charge: &Charge) -> u64 {
-    let stock = match (cell, charge.figures) {
+fn room(cell: &Cell, charge: &Charge, now: Millis) -> u64 {
+    stock(cell, charge, now).saturating_sub(charge.keep)
+}
+
+/// What is left in the cell, by the figures of the charge.
+fn stock(cell: &Cell, charge: &Charge, now: Millis) -> u64 {
+    match (cell, charge.figures) {
+        (Cell::Bucket(bucket), Figures::Bucket { capacity, refill, .. }) => {
+            bucket.seen_with(capacity, refill, now).available()
+        }
         (Cell::Bucket(bucket), _) => bucket.available(),
         (Cell::Window(window), Figures::Window { limit, granted, .. }) => {
             add_saturating(limit, granted).saturating_sub(window.filling().taken())
         }
         (Cell::Slots(slots), Figures::Slots { limit }) => limit.saturating_sub(slots.in_use()),
         _ => u64::MAX,
-    };
-    stock.saturating_sub(charge.keep)
+    }
 }
 
 /// The remedy for a charge that does not fit: `needed` now, `whole` for
@@ -409,7 +438,8 @@ fn remedy(
     let never = Remedy::Reset { resets_at: None };
     let wait = |ms: Option<u64>| ms.map_or(never, |retry_after_ms| Remedy::Wait { retry_after_ms });
     match (cell, charge.figures) {
-        (Cell::Bucket(bucket), _) if charge.figures.ceiling() > 0 => {
+        (Cell::Bucket(bucket), Figures::Bucket { capacity, refill, .. }) if capacity > 0 => {
+            let bucket = bucket.seen_with(capacity, refill, now);
             wait(bucket.wait_ms(needed.saturating_add(charge.keep), account.lease_ends(place, now), now))
         }
         (Cell::Window(window), Figures::Window { span, .. }) => {
@@ -463,6 +493,6 @@ fn take_at(
     }
 }
 
-fn is_spent(cell: &Cell, charge: &Charge) -> bool {
-    matches!(cell, Cell::Window(_)) && room(cell, charge) == 0
+fn is_spent(cell: &Cell, charge: &Charge, now: Millis) -> bool {
+    matches!(cell, Cell::Window(_)) && room(cell, charge, now) == 0
 }

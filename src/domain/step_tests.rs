@@ -29,6 +29,8 @@ fn charge(account: u8, cell: u64, meter: MeterCode, figures: Figures, demand: De
         demand,
         enforce: Enforce::Hard,
         asked: true,
+        earlier: None,
+        switches: true,
         keep: 0,
     }
 }
@@ -64,6 +66,7 @@ fn hold(id: u128, now: Millis, lease_ms: i64, receipts: Vec<Receipt>) -> Hold {
         plan: Name::parse("p").expect("valid"),
         plan_version: 1,
         admits_user: false,
+        bulk: false,
         models_version: 1,
         model: None,
         feature: None,

@@ -5,7 +5,6 @@
 //! a change that is not on record, or with a lease that runs, stays.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -14,11 +13,11 @@ use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
+use super::entry::{AsIsMap, Entry, Guards, Pins, State};
 use super::outbox::Outbox;
-use super::promises::Promises;
 use super::{
-    Change, Engine, EngineError, Extend, Extended, Finish, Finished, Loaded, Missing, REQUESTS_KEPT_MS,
-    Reply, Step, Take, Taken, Ticket, finishing,
+    Change, Engine, EngineError, Extend, Extended, Finish, Finished, Loaded, Missing, Reply, Step, Take,
+    Taken, Ticket, finishing,
 };
 use crate::domain::account::Account;
 use crate::domain::charge::{AccountKey, Charge, TenantRef};
@@ -29,56 +28,6 @@ use crate::domain::step::{self, Probe, Projections, Shortfall, Standings, Verdic
 use crate::domain::time::Millis;
 
 const SHARDS: usize = 256;
-
-/// Keys that are random or hashed already need no second hash.
-#[derive(Default, Clone)]
-pub(super) struct AsIs(u64);
-
-impl Hasher for AsIs {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-    fn write_u64(&mut self, value: u64) {
-        self.0 = value;
-    }
-    fn write_u128(&mut self, value: u128) {
-        self.0 = value as u64;
-    }
-}
-
-type AsIsMap<K, V> = HashMap<K, V, BuildHasherDefault<AsIs>>;
-
-/// One account in memory.
-pub(super) struct Entry {
-    key: AccountKey,
-    state: Mutex<State>,
-    /// The sweep during which it was last used.
-    used_in: AtomicU32,
-}
-
-#[derive(Default)]
-struct State {
-    loaded: bool,
-    account: Account,
-    /// Unfinished holds, and finished ones until that is on record (a user's
-    /// account only).
-    holds: AsIsMap<HoldId, Arc<Hold>>,
-    /// Request ids: when the hold finished, `Millis::MAX` while it has not.
-    requests: AsIsMap<u64, (HoldId, Millis)>,
-    /// Waits told by a pool.
-    promises: Option<Box<Promises>>,
-}
-
-/// Accounts that must not be dropped.
-#[derive(Default, Clone)]
-pub(super) struct Pins(pub(super) SmallVec<[Arc<Entry>; 2]>);
-
-type Guards<'a> = SmallVec<[MutexGuard<'a, State>; 3]>;
 
 /// See the module's text.
 pub struct MemoryEngine {
@@ -162,15 +111,14 @@ impl MemoryEngine {
         pins: &Pins,
         guards: &mut Guards<'_>,
         before: Option<Arc<Hold>>,
-        hold: &Arc<Hold>,
+        hold: Option<&Arc<Hold>>,
     ) -> Result<Ticket, EngineError> {
         let packed = |(entry, state): (&Arc<Entry>, &MutexGuard<'_, State>)| {
             (entry.key.clone(), Arc::from(state.account.pack()))
         };
         let accounts = pins.0.iter().zip(guards.iter()).map(packed).collect();
         let (done, ticket) = tokio::sync::oneshot::channel();
-        let change =
-            Change { hold: Some(Arc::clone(hold)), before, accounts, pins: pins.clone(), done: Some(done) };
+        let change = Change { hold: hold.cloned(), before, accounts, pins: pins.clone(), done: Some(done) };
         if self.outbox.push(change) {
             return Ok(Ticket(ticket));
         }
@@ -201,7 +149,8 @@ impl MemoryEngine {
                         count_shadow_refusals(guards, &take.ask.charges, &standings);
                         spread_pool_waits(guards, take, &mut shortfalls, now);
                     }
-                    return Ok(Taken::Refused { shortfalls, standings });
+                    let ticket = rests_on_unrecorded(pins, guards).then(|| self.barrier());
+                    return Ok(Taken::Refused { shortfalls, standings, ticket });
                 }
                 Verdict::Fits { output, is_final, receipts, projections, standings } => {
                     (output, is_final, receipts, projections, standings)
@@ -224,7 +173,7 @@ impl MemoryEngine {
             let hold = Arc::new(hold);
             accept(guards, projections);
             self.open(pins, guards, &hold, digest, now);
-            let ticket = self.record(pins, guards, None, &hold)?;
+            let ticket = self.record(pins, guards, None, Some(&hold))?;
             Ok(Taken::Hold { hold, standings, ticket })
         })
     }
@@ -269,7 +218,7 @@ impl MemoryEngine {
             if let (Some(mark), Some(at)) = (&hold.request, hold.finished_at()) {
                 guards[0].remember(mark.id.digest(), hold.id, at, now);
             }
-            let ticket = self.record(pins, guards, Some(before), &hold)?;
+            let ticket = self.record(pins, guards, Some(before), Some(&hold))?;
             Ok(Finished::Done { hold, standings: ended.standings, ticket })
         })
     }
@@ -291,7 +240,7 @@ impl MemoryEngine {
                 state.account.insert_open(hold.expires_at, hold.id, receipts);
             }
             guards[0].holds.insert(hold.id, Arc::clone(&hold));
-            let ticket = self.record(pins, guards, Some(before), &hold)?;
+            let ticket = self.record(pins, guards, Some(before), Some(&hold))?;
             Ok(Extended::Done { hold, standings: longer.standings, ticket })
         })
     }
@@ -321,22 +270,6 @@ impl MemoryEngine {
     }
 }
 
-impl State {
-    fn request(&mut self, digest: u64, now: Millis) -> Option<HoldId> {
-        let (hold, finished) = *self.requests.get(&digest)?;
-        let expired = finished != Millis::MAX && finished.plus_ms(REQUESTS_KEPT_MS) <= now;
-        (!expired).then_some(hold)
-    }
-
-    fn remember(&mut self, digest: u64, hold: HoldId, finished: Millis, now: Millis) {
-        if self.requests.len() == self.requests.capacity() {
-            let kept = |finished: Millis| finished == Millis::MAX || finished.plus_ms(REQUESTS_KEPT_MS) > now;
-            self.requests.retain(|_, (_, finished)| kept(*finished));
-        }
-        self.requests.insert(digest, (hold, finished));
-    }
-}
-
 fn accounts<'s>(guards: &'s Guards<'_>) -> SmallVec<[&'s Account; 3]> {
     guards.iter().map(|state| &state.account).collect()
 }
@@ -345,6 +278,13 @@ fn accept(guards: &mut Guards<'_>, projections: Projections) {
     for (state, projection) in guards.iter_mut().zip(projections) {
         state.account.accept(projection);
     }
+}
+
+/// Whether one of the accounts may have a change that is not on record: queued
+/// changes hold on to their accounts, as do the shard, this operation and the
+/// owners of open holds. Others at work on them only make it wait in vain.
+fn rests_on_unrecorded(pins: &Pins, guards: &Guards<'_>) -> bool {
+    pins.0.iter().zip(guards).any(|(entry, state)| Arc::strong_count(entry) > 2 + state.holds.len())
 }
 
 /// See [`Promises`].
@@ -387,6 +327,23 @@ impl Engine for MemoryEngine {
 
     fn extend<'a>(&'a self, extend: &'a Extend, now: Millis) -> Reply<'a, Extended> {
         std::future::ready(self.extend_now(extend, now)).boxed()
+    }
+
+    fn touch<'a>(
+        &'a self,
+        key: &'a AccountKey,
+        charges: &'a [Charge],
+        now: Millis,
+    ) -> Reply<'a, Option<Ticket>> {
+        let touched = self.with(std::slice::from_ref(key), now, |pins, guards, now| {
+            if guards[0].account.is_new() {
+                return Ok(None);
+            }
+            let projection = guards[0].account.project(0, charges, now);
+            guards[0].account.accept(projection);
+            self.record(pins, guards, None, None).map(Some)
+        });
+        std::future::ready(touched).boxed()
     }
 
     fn probe(&self, key: &AccountKey, charges: &[Charge], now: Millis) -> Option<Vec<Probe>> {

@@ -1,5 +1,6 @@
 #![doc = include_str!("README.md")]
 
+mod entry;
 mod finishing;
 mod memory;
 mod outbox;
@@ -47,6 +48,15 @@ pub trait Engine: Send + Sync + 'static {
     fn finish<'a>(&'a self, finish: &'a Finish, now: Millis) -> Reply<'a, Finished>;
     /// Renews a lease, and reserves more under the rules of a check.
     fn extend<'a>(&'a self, extend: &'a Extend, now: Millis) -> Reply<'a, Extended>;
+    /// Brings an account's cells to `now` by the figures of `charges` and
+    /// records that: what changes next finds them as they ran until now.
+    /// `None`: there is nothing to bring.
+    fn touch<'a>(
+        &'a self,
+        key: &'a AccountKey,
+        charges: &'a [Charge],
+        now: Millis,
+    ) -> Reply<'a, Option<Ticket>>;
     /// Shows an account's limits; `None` when the engine does not know it.
     fn probe(&self, key: &AccountKey, charges: &[Charge], now: Millis) -> Option<Vec<Probe>>;
     /// A hold that is not finished on record yet, if its account is known.
@@ -81,7 +91,7 @@ pub enum Step<T> {
 /// Accounts to be loaded, pinned so that nothing drops them meanwhile.
 pub struct Missing {
     pub keys: SmallVec<[AccountKey; 2]>,
-    pins: memory::Pins,
+    pins: entry::Pins,
 }
 
 /// An account as the ledger has it.
@@ -121,6 +131,7 @@ pub struct Take {
     pub dry_run: bool,
 }
 
+#[allow(clippy::large_enum_variant, reason = "taken apart at once, never kept")]
 pub enum Taken {
     Hold {
         hold: Arc<Hold>,
@@ -135,6 +146,8 @@ pub enum Taken {
     Refused {
         shortfalls: SmallVec<[Shortfall; 4]>,
         standings: Standings,
+        /// There, if what the refusal rests on is not on record yet.
+        ticket: Option<Ticket>,
     },
     /// The request id stands for a hold already.
     Known(HoldId),
@@ -219,13 +232,13 @@ pub enum Extended {
 
 /// One step to be recorded.
 pub struct Change {
-    /// `None` for a barrier.
+    /// `None` for a barrier, and for a step that is about accounts alone.
     pub hold: Option<Arc<Hold>>,
     /// The hold before the step, if it existed.
     pub before: Option<Arc<Hold>>,
     /// Packed state of every account touched.
     pub accounts: SmallVec<[(AccountKey, Arc<[u8]>); 2]>,
-    pins: memory::Pins,
+    pins: entry::Pins,
     done: Option<oneshot::Sender<bool>>,
 }
 

@@ -38,8 +38,9 @@ pub type Answer<'a, T> = BoxFuture<'a, Result<T, LedgerError>>;
 #[derive(Debug, Clone)]
 pub struct Change {
     /// The hold as it stands after the step (inserted or replaced by id). Where
-    /// it admits its user, they come on record too, unless they are.
-    pub hold: Arc<Hold>,
+    /// it admits its user, they come on record too, unless they are. `None`: the
+    /// step was about accounts alone.
+    pub hold: Option<Arc<Hold>>,
     /// What the step adds to the day's totals (signed: corrections).
     pub usage: Option<UsageDelta>,
     /// The packed state of every account the step touched.

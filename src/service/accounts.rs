@@ -83,14 +83,14 @@ impl Service {
         Ok(self.probe(accounts, charges, now).await?.into_iter().map(|probe| probe.shown).collect())
     }
 
-    /// Waits until a step is on record, unless the operator gave that up.
+    /// Waits until a step is on record.
     pub(super) async fn recorded(&self, ticket: Unrecorded) -> Result<(), ServiceError> {
         match ticket.0 {
-            Some(ticket) if self.options.answers_after_commit => match ticket.recorded().await {
+            Some(ticket) => match ticket.recorded().await {
                 true => Ok(()),
                 false => Err(not_recorded()),
             },
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 

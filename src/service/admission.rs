@@ -129,9 +129,9 @@ impl Service {
             Taken::Fits { draft, standings } => {
                 Ok((CheckReply::Allowed(allowed(None, draft.granted, &standings)), Unrecorded(None)))
             }
-            Taken::Refused { shortfalls, standings } => {
+            Taken::Refused { shortfalls, standings, ticket } => {
                 let refusal = charging.refusal(&shortfalls, &standings, context.now);
-                Ok((CheckReply::Refused(refusal), Unrecorded(None)))
+                Ok((CheckReply::Refused(refusal), Unrecorded(ticket)))
             }
             Taken::Known(id) => match self.find_hold(context.tenant, id).await? {
                 Some(hold) => self.replay(context, hold, mark).await,
@@ -314,6 +314,7 @@ impl<'a> Context<'a> {
         draft.lease_seconds = admissible.lease_seconds;
         draft.granted.input_tokens = self.command.input_tokens;
         draft.granted.max_output_tokens = admissible.output_max;
+        draft.bulk = self.command.bulk;
         draft.amounts = amounts;
         draft
     }

@@ -1,7 +1,7 @@
 //! What a tenant has on record, as immutable snapshots: a decision reads one
 //! and is never half old, half new.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -16,6 +16,7 @@ use crate::ledger::{Record, RecordKind, TenantRow};
 
 use super::clock::{TenantClock, WallClock};
 use super::error::ServiceError;
+use super::history::History;
 use super::settings::Settings;
 
 /// A tenant in force. The same object for as long as the process lives, so
@@ -97,6 +98,8 @@ pub struct Plan {
     pub cells: Vec<CellId>,
     /// The filter of each limit with aliases resolved, in the sheet's order.
     pub filters: Vec<Filter>,
+    /// What held before this version.
+    pub(super) history: History,
     models_version: u32,
 }
 
@@ -120,7 +123,9 @@ impl Plan {
     pub(super) fn new(sheet: Sheet, version: u32, effective_at: Millis, catalog: &Catalog) -> Self {
         let cells = sheet.limits.iter().map(Limit::cell).collect();
         let filters = sheet.limits.iter().map(|limit| limit.filter.resolved(&catalog.models)).collect();
-        Self { sheet, version, effective_at, cells, filters, models_version: catalog.models_version }
+        let models_version = catalog.models_version;
+        let history = History::default();
+        Self { sheet, version, effective_at, cells, filters, history, models_version }
     }
 }
 
@@ -149,11 +154,16 @@ impl Catalog {
     }
 
     /// Builds the snapshot of `records` (the newest of each); what is the same
-    /// in `before` is taken over as it is.
+    /// in `before` is taken over as it is. `earlier` has all versions, newest
+    /// first, of the plans that [`needs_versions`](Self::needs_versions) names.
     ///
     /// # Errors
     /// `Corrupt`, naming the record that cannot be read.
-    pub(super) fn build(records: &[Record], before: &Self) -> Result<Self, ServiceError> {
+    pub(super) fn build(
+        records: &[Record],
+        before: &Self,
+        earlier: &HashMap<String, Vec<Record>>,
+    ) -> Result<Self, ServiceError> {
         let mut new = Self::empty();
         let of_kind = |kind| records.iter().filter(move |record| record.kind == kind);
         if let Some(record) = of_kind(RecordKind::Models).next() {
@@ -169,7 +179,8 @@ impl Catalog {
             new.settings_version = record.version;
         }
         for record in of_kind(RecordKind::Plan) {
-            let plan = new.plan_of(record, before)?;
+            let versions = earlier.get(&record.id).map_or(&[][..], Vec::as_slice);
+            let plan = new.plan_of(record, before, versions)?;
             new.plans.insert(plan.sheet.id.clone(), plan);
         }
         for record in of_kind(RecordKind::Pool) {
@@ -180,7 +191,47 @@ impl Catalog {
         Ok(new)
     }
 
-    fn plan_of(&self, record: &Record, before: &Self) -> Result<Arc<Plan>, ServiceError> {
+    /// The plans whose history `before` does not tell.
+    pub(super) fn needs_versions<'r>(
+        &'r self,
+        records: &'r [Record],
+    ) -> impl Iterator<Item = &'r Record> + 'r {
+        let plans = records.iter().filter(|record| record.kind == RecordKind::Plan && record.version > 1);
+        plans.filter(|record| {
+            let known = self.plans.values().find(|plan| plan.sheet.id.as_str() == record.id);
+            known.is_none_or(|plan| plan.version != record.version && plan.version + 1 != record.version)
+        })
+    }
+
+    /// What held before the version of `record`.
+    fn history_of(
+        &self,
+        record: &Record,
+        known: Option<&Arc<Plan>>,
+        versions: &[Record],
+    ) -> Result<History, ServiceError> {
+        if let Some(known) = known.filter(|known| known.version == record.version) {
+            return Ok(known.history.clone());
+        }
+        if let Some(known) = known.filter(|known| known.version + 1 == record.version) {
+            return Ok(History::after(known));
+        }
+        let mut history = History::default();
+        for older in versions.iter().rev().filter(|older| older.version < record.version) {
+            let sheet = parse(older, |node| Sheet::read(node).map(|(sheet, _)| sheet))?;
+            let mut plan = Plan::new(sheet, older.version, older.effective_at, self);
+            plan.history = history;
+            history = History::after(&plan);
+        }
+        Ok(history)
+    }
+
+    fn plan_of(
+        &self,
+        record: &Record,
+        before: &Self,
+        versions: &[Record],
+    ) -> Result<Arc<Plan>, ServiceError> {
         let known = before.plans.values().find(|plan| plan.sheet.id.as_str() == record.id);
         let is_same = |known: &&Arc<Plan>| {
             (known.version, known.models_version) == (record.version, self.models_version)
@@ -189,7 +240,9 @@ impl Catalog {
             Some(known) => Ok(known.clone()),
             None => {
                 let sheet = parse(record, |node| Sheet::read(node).map(|(sheet, _)| sheet))?;
-                Ok(Arc::new(Plan::new(sheet, record.version, record.effective_at, self)))
+                let mut plan = Plan::new(sheet, record.version, record.effective_at, self);
+                plan.history = self.history_of(record, known, versions)?;
+                Ok(Arc::new(plan))
             }
         }
     }

@@ -9,7 +9,9 @@ use smallvec::SmallVec;
 use super::calendar::Calendar;
 use super::catalog::{Catalog, Plan, PoolEntry};
 use super::users::Profile;
-use crate::domain::charge::{AccountKey, CellId, Charge, Demand, Figures, MeterCode, Span, TenantRef};
+use crate::domain::charge::{
+    AccountKey, CellId, Charge, Demand, Earlier, Figures, MeterCode, Span, TenantRef,
+};
 use crate::domain::decision::{self, LimitRow, Refusal};
 use crate::domain::hold::{Amounts, Caps, Granted, Hold, Stage};
 use crate::domain::ids::{HoldId, Label, Name, UserId};
@@ -113,6 +115,7 @@ impl<'a> Subject<'a> {
             progress: 0,
             extends: Vec::new(),
             stage: Stage::Held,
+            bulk: false,
         }
     }
 
@@ -195,6 +198,8 @@ impl<'a> Subject<'a> {
             demand,
             enforce: limit.enforce,
             asked,
+            earlier: self.earlier(limit, cell),
+            switches: true,
             keep: 0,
         }
     }
@@ -218,6 +223,12 @@ impl<'a> Subject<'a> {
             // Refused when a sheet is saved; a slot-like stop if ever stored.
             Rule::Rolling { .. } => Figures::Slots { limit: 0 },
         }
+    }
+
+    /// The figures of the plan's earlier versions, for a user's own bucket.
+    fn earlier(self, limit: &Limit, cell: CellId) -> Option<Earlier> {
+        let steps = self.plan.history.steps(cell).filter(|_| limit.scope == Scope::User)?;
+        Some(Earlier { steps: Arc::clone(steps), from: self.profile.plan_since() })
     }
 
     fn span(self, limit: &Limit, period: Period, anchor: Anchor) -> Span {
@@ -323,7 +334,10 @@ impl<'a> Charging<'a> {
 
     /// The same limits, to be shown only.
     pub fn to_show(&self) -> SmallVec<[Charge; 8]> {
-        let unasked = |charge: &Charge| Charge { demand: Demand::NONE, asked: false, ..charge.clone() };
+        let unasked = |charge: &Charge| {
+            let switches = self.accounts[usize::from(charge.account)].is_ones_own();
+            Charge { demand: Demand::NONE, asked: false, switches, ..charge.clone() }
+        };
         self.charges.iter().map(unasked).collect()
     }
 }

@@ -144,6 +144,8 @@ fn extend_charges(
             demand,
             enforce,
             asked: false,
+            earlier: None,
+            switches: accounts[usize::from(account)].is_ones_own(),
             keep,
         }
     };

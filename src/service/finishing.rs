@@ -92,7 +92,10 @@ impl Service {
         let Some(hold) = self.current_hold(tenant, id).await? else {
             return Ok((FinishReply::NotFound, Unrecorded(None)));
         };
-        if let Ending::Usage { reported, .. } = ending
+        // What has finished is told first, whatever the figures.
+        let may_settle = !hold.is_finished() || ended_by_rule(&hold);
+        if may_settle
+            && let Ending::Usage { reported, .. } = ending
             && let Some((field, max)) = implausible(reported, tenant.catalog().settings.max_tokens_per_call)
         {
             return Ok((FinishReply::UsageImplausible { field, max }, Unrecorded(None)));
@@ -221,7 +224,7 @@ impl Service {
         let mut call = Call {
             model: hold.model.as_ref().map(Name::as_str),
             feature: hold.feature.as_ref().map(Label::as_str),
-            bulk: false,
+            bulk: hold.bulk,
             input_tokens: 0,
             prices: Prices::default(),
             amounts: &mut hold.amounts.clone(),

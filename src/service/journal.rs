@@ -73,7 +73,11 @@ impl Journal {
 /// the step adds to the day's totals. A correction that moves usage to another
 /// model is two differences.
 fn recorded_form(change: &engine::Change) -> Vec<ledger::Change> {
-    let Some(hold) = &change.hold else { return Vec::new() };
+    let accounts = change.accounts.to_vec();
+    let Some(hold) = &change.hold else {
+        let of_accounts = ledger::Change { hold: None, usage: None, accounts };
+        return if of_accounts.accounts.is_empty() { Vec::new() } else { vec![of_accounts] };
+    };
     let before = change.before.as_deref().and_then(|before| delta(before, -1));
     let after = delta(hold, 1);
     let (first, second) = match (before, after) {
@@ -81,10 +85,9 @@ fn recorded_form(change: &engine::Change) -> Vec<ledger::Change> {
         (Some(before), after) => (Some(before), after),
         (None, after) => (after, None),
     };
-    let accounts = change.accounts.to_vec();
-    let mut recorded = vec![ledger::Change { hold: Arc::clone(hold), usage: first, accounts }];
+    let mut recorded = vec![ledger::Change { hold: Some(Arc::clone(hold)), usage: first, accounts }];
     if second.is_some() {
-        recorded.push(ledger::Change { hold: Arc::clone(hold), usage: second, accounts: Vec::new() });
+        recorded.push(ledger::Change { hold: Some(Arc::clone(hold)), usage: second, accounts: Vec::new() });
     }
     recorded
 }

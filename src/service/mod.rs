@@ -17,6 +17,7 @@ mod fake_ledger;
 #[cfg(test)]
 mod fake_signer;
 mod finishing;
+pub mod history;
 pub mod identity;
 mod journal;
 mod key_files;
@@ -31,6 +32,7 @@ pub mod settings;
 mod sweeper;
 pub mod tenants;
 mod token;
+mod touching;
 mod usage;
 pub mod users;
 mod writer;
@@ -54,20 +56,11 @@ pub struct Service {
     pub registry: Arc<Registry>,
     engine: Arc<dyn Engine>,
     ledger: Arc<dyn Ledger>,
-    options: ServiceOptions,
     /// Rare steps that read the ledger before they act, one at a time by id.
     turns: Box<[tokio::sync::Mutex<()>]>,
     /// Stands in for a plan that is gone.
     no_plan: Plan,
     stopping: AtomicBool,
-}
-
-/// What the operator decides about answers.
-#[derive(Debug, Clone, Copy)]
-pub struct ServiceOptions {
-    /// Answers go out when the change is on disk; else with the change queued
-    /// for it.
-    pub answers_after_commit: bool,
 }
 
 /// A step that is decided; its answer may go out once the ticket resolves.
@@ -76,18 +69,12 @@ pub(crate) struct Unrecorded(Option<Ticket>);
 const TURNS: usize = 64;
 
 impl Service {
-    pub fn new(
-        registry: Arc<Registry>,
-        engine: Arc<dyn Engine>,
-        ledger: Arc<dyn Ledger>,
-        options: ServiceOptions,
-    ) -> Arc<Self> {
+    pub fn new(registry: Arc<Registry>, engine: Arc<dyn Engine>, ledger: Arc<dyn Ledger>) -> Arc<Self> {
         let turns = (0..TURNS).map(|_| tokio::sync::Mutex::default()).collect();
         Arc::new(Self {
             registry,
             engine,
             ledger,
-            options,
             turns,
             no_plan: Plan::none(),
             stopping: AtomicBool::new(false),

@@ -216,9 +216,24 @@ impl Registry {
     /// Reads the records of a tenant anew. The caller holds `tenant.changing`.
     pub(super) async fn read_tenant(&self, tenant: &Arc<Tenant>) -> Result<(), ServiceError> {
         let records = self.ledger.records(Some(tenant.number)).await?;
-        tenant.replace_catalog(Catalog::build(&records, &tenant.catalog())?);
+        tenant.replace_catalog(self.catalog_of(tenant.number, &records, &tenant.catalog()).await?);
         self.replace_keys(Some(tenant), &records);
         Ok(())
+    }
+
+    /// The catalog of `records`, with the plans' earlier figures.
+    async fn catalog_of(
+        &self,
+        tenant: TenantRef,
+        records: &[Record],
+        before: &Catalog,
+    ) -> Result<Catalog, ServiceError> {
+        let mut earlier = HashMap::new();
+        for plan in before.needs_versions(records) {
+            let versions = self.ledger.versions(Some(tenant), RecordKind::Plan, plan.id.clone()).await?;
+            earlier.insert(plan.id.clone(), versions);
+        }
+        Catalog::build(records, before, &earlier)
     }
 
     /// Reads the operators' keys anew.
@@ -231,7 +246,7 @@ impl Registry {
     /// Takes a tenant on that was just found or made, and reads its records.
     pub(super) async fn take_on(&self, row: &TenantRow) -> Result<Arc<Tenant>, ServiceError> {
         let records = self.ledger.records(Some(row.number)).await?;
-        let catalog = Catalog::build(&records, &Catalog::empty())?;
+        let catalog = self.catalog_of(row.number, &records, &Catalog::empty()).await?;
         let fresh = Arc::new(Tenant::new(row, self.wall.clone(), catalog));
         // Nobody may change it before its keys are in.
         let _turn = fresh.changing.lock().await;

@@ -102,6 +102,7 @@ impl Service {
         };
         let mut charging = subject.charges(&mut call, pool.map(|pool| &**pool), None);
         for charge in &mut charging.charges {
+            charge.switches = charging.accounts[usize::from(charge.account)].is_ones_own();
             // Known exactly now; a pool that counts as settled counts it too.
             match charge.meter {
                 MeterCode::OUTPUT => charge.demand = Demand::fixed(counted.output_tokens),

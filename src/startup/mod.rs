@@ -27,7 +27,7 @@ use crate::engine::MemoryEngine;
 use crate::http::{self, HttpSettings, METRICS_PREFIX, State};
 use crate::ledger::{Durability, Ledger, SqliteLedger};
 use crate::service::clock::WallClock;
-use crate::service::{Journal, Registry, RegistryOptions, Service, ServiceOptions};
+use crate::service::{Journal, Registry, RegistryOptions, Service};
 
 pub use data_dir::{DataDir, DataDirError, DataLock};
 
@@ -59,7 +59,7 @@ impl Application {
         let address = listener.local_addr()?;
         let data = open_in(&dir, &config).await?;
         let welcome = welcome::first_start(&data.registry, address, config.allow_generated_keys).await?;
-        let embedded = Embedded::start(data, config.durability, config.max_idle_accounts);
+        let embedded = Embedded::start(data, config.max_idle_accounts);
         let background = vec![embedded.service.start_sweeper(), embedded.registry.start_polling()];
         let state = State::new(
             embedded.service.clone(),
@@ -220,10 +220,9 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    fn start(data: Data, durability: Durability, max_idle_accounts: usize) -> Self {
+    fn start(data: Data, max_idle_accounts: usize) -> Self {
         let engine = Arc::new(MemoryEngine::new(max_idle_accounts));
-        let options = ServiceOptions { answers_after_commit: durability == Durability::Commit };
-        let service = Service::new(data.registry.clone(), engine, data.ledger.clone(), options);
+        let service = Service::new(data.registry.clone(), engine, data.ledger.clone());
         let journal = service.start_journal();
         Self { service, registry: data.registry, ledger: data.ledger, journal }
     }
@@ -238,7 +237,7 @@ impl Embedded {
             allow_private_targets: false,
         };
         let registry = Registry::open(ledger.clone(), Arc::new(WallClock::new()), options).await?;
-        Ok(Self::start(Data { ledger, registry }, Durability::Os, SCRATCH_ACCOUNTS))
+        Ok(Self::start(Data { ledger, registry }, SCRATCH_ACCOUNTS))
     }
 
     /// Records everything that is decided; nothing may be asked of the service

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Standing;
+use crate::domain::charge::FigureStep;
 use crate::domain::quantity::{MAX_DEBT, add_saturating};
 use crate::domain::time::Millis;
 
@@ -28,9 +29,9 @@ impl Bucket {
         Self { capacity, refill, level: capacity as i64 * UNIT, held: 0, at: now }
     }
 
-    /// The figures it runs with, as a change that changes nothing.
-    pub fn figures(&self, now: Millis) -> (u64, u64, Millis) {
-        (self.capacity, self.refill, now)
+    /// When it was last brought to a moment.
+    pub fn at(&self) -> Millis {
+        self.at
     }
 
     fn ceiling(&self) -> i64 {
@@ -50,37 +51,35 @@ impl Bucket {
         self.at = time;
     }
 
-    /// Takes over new figures at `time` and keeps the deficit, so that no
-    /// change of figures mints or burns a token.
-    fn switch(&mut self, capacity: u64, refill: u64, time: Millis) {
-        self.refill_to(time);
-        self.level += (capacity as i64 - self.capacity as i64) * UNIT;
-        self.capacity = capacity;
-        self.refill = refill;
+    /// Takes over new figures and keeps the deficit, so that no change of
+    /// figures mints or burns a token.
+    fn switch(&mut self, to: FigureStep, now: Millis) {
+        if (to.capacity, to.refill) == (self.capacity, self.refill) {
+            return;
+        }
+        self.refill_to(to.since.min(now));
+        self.level += (to.capacity as i64 - self.capacity as i64) * UNIT;
+        self.capacity = to.capacity;
+        self.refill = to.refill;
     }
 
     /// Brings the bucket to `now` through the lease ends since (ascending,
-    /// with the amounts they free) and the change of figures, if any.
+    /// with the amounts they free) and the changes of figures (in order).
     pub fn advance(
         &mut self,
-        figures: Option<(u64, u64, Millis)>,
+        changes: &[FigureStep],
         ends: impl Iterator<Item = (Millis, u64)>,
         now: Millis,
     ) {
-        let mut pending = figures.filter(|(c, r, _)| (*c, *r) != (self.capacity, self.refill));
+        let mut changes = changes.iter().peekable();
         for (end, amount) in ends {
-            if let Some((capacity, refill, since)) = pending.filter(|(_, _, since)| *since <= end) {
-                self.switch(capacity, refill, since);
-                pending = None;
+            while let Some(change) = changes.next_if(|change| change.since <= end) {
+                self.switch(*change, now);
             }
             self.end_lease(amount, end);
         }
-        if let Some((capacity, refill, since)) = pending {
-            self.switch(capacity, refill, since.min(now));
-        }
-        if figures.is_some() {
-            self.refill_to(now);
-        }
+        changes.for_each(|change| self.switch(*change, now));
+        self.refill_to(now);
     }
 
     /// A lease ended: the amount stays gone, only its place is free for
@@ -103,11 +102,19 @@ impl Bucket {
     }
 
     /// Settles `reserved` against `actual`; `frees_hold` while the lease runs.
-    pub fn settle(&mut self, reserved: u64, actual: u64, frees_hold: bool) {
+    pub fn settle(&mut self, reserved: u64, actual: u64, frees_hold: bool, now: Millis) {
+        self.refill_to(now);
         if frees_hold {
             self.held = self.held.saturating_sub(reserved);
         }
         self.change(i128::from(reserved) - i128::from(actual));
+    }
+
+    /// The bucket as a caller with other figures sees it at `now`.
+    pub fn seen_with(&self, capacity: u64, refill: u64, now: Millis) -> Self {
+        let mut seen = self.clone();
+        seen.switch(FigureStep { capacity, refill, since: now }, now);
+        seen
     }
 
     fn change(&mut self, tokens: i128) {

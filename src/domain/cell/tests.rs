@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::{Bucket, Reserved, Standing, UNIT, Window};
-use crate::domain::charge::Span;
+use crate::domain::charge::{FigureStep, Span};
 use crate::domain::time::Millis;
 
 const HOUR: i64 = 3_600_000;
@@ -12,9 +12,12 @@ fn at(ms: i64) -> Millis {
     Millis(1_770_000_000_000 + ms)
 }
 
+fn step(capacity: u64, refill: u64, since: Millis) -> FigureStep {
+    FigureStep { capacity, refill, since }
+}
+
 fn refilled(bucket: &mut Bucket, now: Millis) {
-    let figures = bucket.figures(now);
-    bucket.advance(Some(figures), std::iter::empty(), now);
+    bucket.advance(&[], std::iter::empty(), now);
 }
 
 fn remaining(bucket: &Bucket, now: Millis) -> u64 {
@@ -54,8 +57,7 @@ fn a_reservation_keeps_its_place_from_refill_until_its_lease_ends() {
     refilled(&mut bucket, at(60_000));
     assert_eq!(bucket.available(), 1000, "refill stops at capacity - held");
     let ends = [(at(60_000), 4000)];
-    let figures = bucket.figures(at(108_000));
-    bucket.advance(Some(figures), ends.into_iter(), at(108_000));
+    bucket.advance(&[], ends.into_iter(), at(108_000));
     assert_eq!(bucket.available(), 5000, "48 s after the lease ended");
 }
 
@@ -63,7 +65,7 @@ fn a_reservation_keeps_its_place_from_refill_until_its_lease_ends() {
 fn an_overrun_is_a_debt_that_refill_repays() {
     let mut bucket = Bucket::full(2000, 60, at(0));
     bucket.take(1000, true);
-    bucket.settle(1000, 3200, true);
+    bucket.settle(1000, 3200, true, at(0));
     assert_eq!(bucket.standing(at(0)).remaining(), 0);
     assert!(bucket.standing(at(0)).is_over());
     assert_eq!(bucket.wait_ms(100, std::iter::empty(), at(0)), Some(1_300_000));
@@ -73,7 +75,7 @@ fn an_overrun_is_a_debt_that_refill_repays() {
 fn debt_saturates_instead_of_overflowing() {
     let mut bucket = Bucket::full(1, 1_000, at(0));
     for _ in 0..10 {
-        bucket.settle(0, u64::MAX >> 11, false);
+        bucket.settle(0, u64::MAX >> 11, false, at(0));
     }
     refilled(&mut bucket, Millis::MAX);
     assert_eq!(bucket.available(), 1, "no pause is too long");
@@ -83,11 +85,11 @@ fn debt_saturates_instead_of_overflowing() {
 fn new_figures_keep_the_deficit() {
     let mut bucket = Bucket::full(1000, 600, at(0));
     bucket.take(900, false);
-    bucket.advance(Some((5000, 3000, at(0))), std::iter::empty(), at(0));
+    bucket.advance(&[step(5000, 3000, at(0))], std::iter::empty(), at(0));
     assert_eq!(bucket.available(), 4100);
     for _ in 0..10 {
-        bucket.advance(Some((1000, 600, at(0))), std::iter::empty(), at(0));
-        bucket.advance(Some((5000, 3000, at(0))), std::iter::empty(), at(0));
+        bucket.advance(&[step(1000, 600, at(0))], std::iter::empty(), at(0));
+        bucket.advance(&[step(5000, 3000, at(0))], std::iter::empty(), at(0));
     }
     assert_eq!(bucket.available(), 4100, "toggling mints nothing");
     refilled(&mut bucket, at(10_000));
@@ -99,7 +101,7 @@ fn new_figures_hold_from_their_own_instant_on() {
     let mut bucket = Bucket::full(100, 60, at(0));
     bucket.take(100, false);
     // 10 s at one a second, then 10 s at ten a second.
-    bucket.advance(Some((100, 600, at(10_000))), std::iter::empty(), at(20_000));
+    bucket.advance(&[step(100, 600, at(10_000))], std::iter::empty(), at(20_000));
     assert_eq!(bucket.available(), 10 + 100 - 10);
 }
 
@@ -248,13 +250,13 @@ proptest! {
             }
         }
         ends.sort();
-        bucket.settle(0, spent, false);
+        bucket.settle(0, spent, false, at(0));
         let amount = amount.min(capacity);
         let wait = bucket.wait_ms(amount, ends.iter().copied(), at(0)).expect("it comes") as i64;
         let level_at = |ms: i64| {
             let mut later = bucket.clone();
             let due = ends.iter().copied().filter(|(end, _)| *end <= at(ms));
-            later.advance(Some((capacity, refill, at(0))), due, at(ms));
+            later.advance(&[], due, at(ms));
             later.available()
         };
         prop_assert!(level_at(wait) >= amount);
@@ -276,7 +278,7 @@ proptest! {
             refilled(&mut bucket, at(now));
             if bucket.available() >= amount {
                 bucket.take(amount, true);
-                bucket.settle(amount, 0, true);
+                bucket.settle(amount, 0, true, at(now));
             }
             prop_assert_eq!(remaining(&bucket, at(now)), capacity);
         }

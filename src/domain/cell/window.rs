@@ -59,13 +59,15 @@ impl Window {
     /// Turns the window if it has ended by `now`. `keep_past` while a hold is
     /// open in this account.
     pub fn roll(&mut self, span: Span, now: Millis, keep_past: bool) {
-        if !keep_past {
+        // Nothing else tells later when the last session was.
+        let is_session = matches!(span, Span::Session { .. });
+        if !keep_past && !is_session {
             self.past = None;
         }
         if !self.begun() || now < self.end {
             return;
         }
-        if keep_past {
+        if keep_past || is_session {
             self.keep();
         }
         (self.used, self.held) = (0, 0);
@@ -209,14 +211,26 @@ impl Window {
                 if at >= bounds.0 {
                     return self.take(amount, false, span, now);
                 }
-                let past =
-                    self.past.as_deref_mut()?.iter_mut().find(|past| past.start <= at && at < past.end)?;
-                past.used = add_saturating(past.used, amount);
-                Some((past.start, past.end))
+                self.use_in_past(amount, at)
             }
             Span::Lifetime => self.take(amount, false, span, now),
-            Span::Tiles { .. } | Span::Session { .. } => self.settle_first(at, amount, span, now),
+            Span::Tiles { .. } => self.settle_first(at, amount, span, now),
+            Span::Session { .. } if self.begun() && at >= self.start => self.take(amount, false, span, now),
+            Span::Session { .. } if self.begun() || self.last_ended().is_some_and(|end| at < end) => {
+                self.use_in_past(amount, at)
+            }
+            Span::Session { .. } => self.settle_first(at, amount, span, now),
         }
+    }
+
+    fn last_ended(&self) -> Option<Millis> {
+        self.past.as_deref()?.last().map(|past| past.end)
+    }
+
+    fn use_in_past(&mut self, amount: u64, at: Millis) -> Option<(Millis, Millis)> {
+        let past = self.past.as_deref_mut()?.iter_mut().find(|past| past.start <= at && at < past.end)?;
+        past.used = add_saturating(past.used, amount);
+        Some((past.start, past.end))
     }
 
     /// A window nothing was taken from yet begins with the receipt's borders.

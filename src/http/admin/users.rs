@@ -86,8 +86,7 @@ pub async fn put(mut call: Call) -> Answer {
     let id = call.user()?;
     let expected = call.expected_version()?;
     let tenant = call.tenant()?;
-    let registry = &call.service().registry;
-    let profile = registry.put_user(tenant, &id, change, expected, &call.author()).await?;
+    let profile = call.service().put_user(tenant, &id, change, expected, &call.author()).await?;
     one(tenant, &profile, |_| {})
 }
 
@@ -108,7 +107,7 @@ pub async fn change_plan(mut call: Call) -> Answer {
     let change = document(&body, PlanChange::read)?;
     let id = call.user()?;
     let tenant = call.tenant()?;
-    let changed = call.service().registry.change_plan(tenant, &id, change, &call.author()).await?;
+    let changed = call.service().change_plan(tenant, &id, change, &call.author()).await?;
     one(tenant, &changed.user, |body| body["stale"] = changed.stale.into())
 }
 

@@ -282,6 +282,7 @@ mod tests {
             plan: Name::parse("free").unwrap(),
             plan_version: 1,
             admits_user: false,
+            bulk: false,
             models_version: 1,
             model: None,
             feature: None,

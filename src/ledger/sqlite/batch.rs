@@ -92,20 +92,25 @@ impl Batch {
         }
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.holds.is_empty() && self.accounts.is_empty() && self.usage.is_empty()
+    }
+
     /// # Errors
     /// `Corrupt` when a hold cannot be packed.
     pub fn of(changes: &[Change]) -> Result<Self, LedgerError> {
         let mut batch = Self::default();
         let mut last = BTreeMap::new();
         for change in changes {
-            last.insert(change.hold.id, &change.hold);
-            if change.hold.admits_user {
-                let hold = &change.hold;
-                let new = NewUser { plan: hold.plan.shared(), since: hold.created_at.0 };
-                batch.users.entry((hold.tenant.0, hold.user.shared())).or_insert(new);
-            }
-            if let Some(delta) = &change.usage {
-                batch.usage.entry(UsageKey::of(&change.hold, delta)).or_default().add(Totals::of(delta));
+            if let Some(hold) = &change.hold {
+                last.insert(hold.id, hold);
+                if hold.admits_user {
+                    let new = NewUser { plan: hold.plan.shared(), since: hold.created_at.0 };
+                    batch.users.entry((hold.tenant.0, hold.user.shared())).or_insert(new);
+                }
+                if let Some(delta) = &change.usage {
+                    batch.usage.entry(UsageKey::of(hold, delta)).or_default().add(Totals::of(delta));
+                }
             }
             for (key, state) in &change.accounts {
                 batch.accounts.insert(AccountRow::of(key), Blob(Arc::clone(state)));

@@ -3,11 +3,13 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use sqlx::sqlite::SqliteConnection;
 
-use super::batch::{AccountRow, Blob, HoldRow, NewUsers};
+use super::batch::{AccountRow, Blob, HoldRow, NewUsers, Totals, UsageKey};
+use super::error::Failure;
 use super::statement::ManyRows;
-use super::tail::Usage;
+use crate::ledger::LedgerError;
 
 static HOLDS: ManyRows = ManyRows::new(
     "INSERT INTO holds (id, tenant, user_id, org, request, finished_at, doubtful_from, body)",
@@ -72,11 +74,14 @@ pub(super) async fn write_accounts(
         .await
 }
 
-pub(super) async fn write_usage(connection: &mut SqliteConnection, usage: Usage) -> sqlx::Result<()> {
+pub(super) async fn write_usage(
+    connection: &mut SqliteConnection,
+    usage: &[(UsageKey, Totals)],
+) -> sqlx::Result<()> {
     USAGE
-        .write(connection, usage.into_iter(), |query, (key, totals)| {
-            let query = query.bind(key.tenant).bind(key.day).bind(key.user).bind(key.model);
-            let query = query.bind(key.org).bind(key.plan).bind(key.feature);
+        .write(connection, usage.iter(), |query, (key, totals)| {
+            let query = query.bind(key.tenant).bind(key.day).bind(key.user.clone()).bind(key.model.clone());
+            let query = query.bind(key.org.clone()).bind(key.plan.clone()).bind(key.feature.clone());
             totals.0.into_iter().fold(query, |query, figure| query.bind(figure))
         })
         .await
@@ -111,21 +116,55 @@ pub(super) async fn append(connection: &mut SqliteConnection, number: i64, body:
 /// The numbers of the journal's rows up to `newest` that are not in the tables.
 /// (`length` does not read the bodies, a comparison would.)
 pub(super) async fn journaled(connection: &mut SqliteConnection, newest: i64) -> sqlx::Result<HashSet<i64>> {
-    let text = "SELECT number FROM journal WHERE number <= $1 AND length(body) > 0";
+    let text = "SELECT number FROM journal WHERE number BETWEEN 1 AND $1 AND length(body) > 0";
     let numbers = sqlx::query_scalar(text).bind(newest).fetch_all(connection).await?;
     Ok(numbers.into_iter().collect())
 }
 
 /// Whether there are any such rows.
 pub(super) async fn is_journaled(connection: &mut SqliteConnection, newest: i64) -> sqlx::Result<bool> {
-    let text = "SELECT EXISTS (SELECT 1 FROM journal WHERE number <= $1 AND length(body) > 0)";
+    let text = "SELECT EXISTS (SELECT 1 FROM journal WHERE number BETWEEN 1 AND $1 AND length(body) > 0)";
     sqlx::query_scalar(text).bind(newest).fetch_one(connection).await
 }
 
-/// Takes rows out of the journal that are in the tables. The newest stays
-/// behind without a body, so that no number ever comes twice.
+/// Takes rows out of the journal that are in the tables, and the mark with
+/// them. The newest stays behind without a body, so that no number ever comes
+/// twice.
 pub(super) async fn forget(connection: &mut SqliteConnection, newest: i64) -> sqlx::Result<()> {
     let text = "DELETE FROM journal WHERE number < $1; UPDATE journal SET body = x'' WHERE number = $1";
     sqlx::query(text).bind(newest).execute(connection).await?;
     Ok(())
+}
+
+/// How far the usage of the journal's rows up to `newest` is in its table. The
+/// mark is the journal's row 0 and changes in the same transaction as the
+/// table, so that usage is added once, whoever goes on.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Mark {
+    pub newest: i64,
+    /// Everything up to here is added.
+    pub key: UsageKey,
+}
+
+impl Mark {
+    pub async fn read(connection: &mut SqliteConnection) -> Result<Option<Self>, Failure> {
+        let query = sqlx::query_scalar("SELECT body FROM journal WHERE number = 0");
+        let body: Option<Vec<u8>> = query.fetch_optional(connection).await?;
+        let mark = body.map(|body| postcard::from_bytes(&body)).transpose();
+        Ok(mark.map_err(|error| LedgerError::Corrupt(format!("the journal's mark: {error}")))?)
+    }
+
+    pub async fn write(&self, connection: &mut SqliteConnection) -> Result<(), Failure> {
+        let body = postcard::to_stdvec(self)
+            .map_err(|error| LedgerError::Corrupt(format!("the journal's mark: {error}")))?;
+        let text = "INSERT INTO journal (number, body) VALUES (0, $1)
+                    ON CONFLICT (number) DO UPDATE SET body = excluded.body";
+        sqlx::query(text).bind(body).execute(connection).await?;
+        Ok(())
+    }
+
+    /// Whether that part of a row is added.
+    pub fn covers(&self, row: i64, key: &UsageKey) -> bool {
+        row <= self.newest && *key <= self.key
+    }
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use ahash::RandomState;
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::sqlite::SqliteRow;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use super::batch::Batch;
@@ -20,8 +20,9 @@ use super::checkpoint::Checkpoints;
 use super::commit;
 use super::connections::Writer;
 use super::error::Failure;
-use super::read::{Query, get};
-use super::tail::{Frozen, Tail};
+use super::read::Query;
+use super::tail::Tail;
+use super::writing::{Portion, Writing, write_journaled};
 use crate::ledger::LedgerError;
 
 /// When changes are written to the tables, and in which portions.
@@ -56,16 +57,24 @@ pub(super) struct Journal {
     /// Whether the tail may lack rows: after a commit of which nobody saw the
     /// end.
     is_unsure: AtomicBool,
-    /// How far the frozen layer is in the tables; held by whoever writes it.
-    progress: AsyncMutex<Progress>,
+    /// The frozen layer on its way into the tables, once that began; held by
+    /// whoever writes it.
+    writing: AsyncMutex<Option<Writing>>,
     due: Arc<Notify>,
 }
 
-/// Rows of the frozen layer that are written.
-#[derive(Debug, Default)]
-struct Progress {
-    holds: usize,
-    accounts: usize,
+/// Left behind by a commit of which nobody saw the end.
+struct Unseen<'j> {
+    is_unsure: &'j AtomicBool,
+    is_seen: bool,
+}
+
+impl Drop for Unseen<'_> {
+    fn drop(&mut self) {
+        if !self.is_seen {
+            self.is_unsure.store(true, SeqCst);
+        }
+    }
 }
 
 impl Journal {
@@ -78,7 +87,7 @@ impl Journal {
             taken: RwLock::default(),
             is_ours: AtomicBool::new(false),
             is_unsure: AtomicBool::new(false),
-            progress: AsyncMutex::default(),
+            writing: AsyncMutex::default(),
             due: Arc::new(Notify::new()),
         }
     }
@@ -89,7 +98,7 @@ impl Journal {
 
     /// Puts a batch on record.
     pub async fn commit(&self, mut batch: Batch) -> Result<(), LedgerError> {
-        if batch.holds.is_empty() {
+        if batch.is_empty() {
             return Ok(());
         }
         self.catch_up().await?;
@@ -135,7 +144,7 @@ impl Journal {
     async fn append(&self, batch: &mut Batch, body: &[u8], firsts: &[u32]) -> Result<(), Failure> {
         let mut lane = self.writer.lane().await?;
         let number = self.tail().newest() + 1;
-        self.is_unsure.store(true, SeqCst);
+        let mut unseen = Unseen { is_unsure: &self.is_unsure, is_seen: false };
         // One statement is a transaction by itself: no BEGIN, no COMMIT.
         if batch.users.is_empty() && firsts.is_empty() {
             commit::append(lane.connection()?, number, body).await?;
@@ -148,7 +157,7 @@ impl Journal {
         }
         // Still in the lane: whoever has it finds tail and journal agree.
         self.tail().add(number, std::mem::take(batch));
-        self.is_unsure.store(false, SeqCst);
+        unseen.is_seen = true;
         Ok(())
     }
 
@@ -158,7 +167,7 @@ impl Journal {
         if self.is_ours.load(SeqCst) && !self.is_unsure.load(SeqCst) {
             return Ok(());
         }
-        let mut progress = self.progress.lock().await;
+        let mut writing = self.writing.lock().await;
         let mut lane = self.writer.lane().await?;
         let known = self.tail().newest();
         let work = async {
@@ -175,7 +184,7 @@ impl Journal {
         let newest = work.await.map_err(|failure| self.writer.failed(failure))?;
         if newest > known {
             self.tail().all_written(newest);
-            *progress = Progress::default();
+            *writing = None;
         }
         self.is_unsure.store(false, SeqCst);
         Ok(())
@@ -184,43 +193,41 @@ impl Journal {
     /// Writes the next portion of the tail to the tables. `false`: there is
     /// none.
     pub async fn write_portion(&self) -> Result<bool, LedgerError> {
-        let mut progress = self.progress.lock().await;
-        self.next_portion(&mut progress).await
+        let mut writing = self.writing.lock().await;
+        self.next_portion(&mut writing).await
     }
 
-    async fn next_portion(&self, progress: &mut Progress) -> Result<bool, LedgerError> {
-        let Some(frozen) = self.tail().next_to_write() else { return Ok(false) };
-        let next = Progress {
-            holds: frozen.holds.len().min(progress.holds + self.portions.rows),
-            accounts: match progress.holds < frozen.holds.len() {
-                true => 0,
-                false => frozen.accounts.len().min(progress.accounts + self.portions.rows),
-            },
+    async fn next_portion(&self, slot: &mut Option<Writing>) -> Result<bool, LedgerError> {
+        let failed = |failure: Failure| self.writer.failed(failure);
+        let writing = match slot {
+            Some(writing) => writing,
+            None => {
+                let Some(frozen) = self.tail().next_to_write() else { return Ok(false) };
+                let there = self.journaled(frozen.newest).await.map_err(failed)?;
+                slot.insert(Writing::of(&frozen, &there))
+            }
         };
-        let rows = next.holds + next.accounts - progress.holds - progress.accounts;
         let work = async {
             let mut lane = self.writer.lane().await?;
             let mut transaction = lane.begin().await?;
-            // Another process may have written all of it, and more: then ours
-            // would put back what was.
-            let is_ours = commit::is_journaled(&mut transaction, frozen.newest).await?;
-            match rows {
-                _ if !is_ours => {}
-                0 => write_all(&mut transaction, &frozen, progress).await?,
-                _ => write_rows(&mut transaction, &frozen, progress, &next).await?,
-            }
+            let portion = writing.write(&mut transaction, self.portions.rows).await?;
             transaction.commit().await?;
-            Ok::<_, Failure>(is_ours && rows > 0)
+            Ok(portion)
         };
-        let is_partial = work.await.map_err(|failure| self.writer.failed(failure))?;
-        if is_partial {
-            *progress = next;
-        } else {
-            *progress = Progress::default();
-            self.tail().written();
+        match work.await.map_err(failed)? {
+            Portion::Partial { done } => writing.done = done,
+            Portion::Whole => {
+                *slot = None;
+                self.tail().written();
+            }
         }
-        self.checkpoints.wrote(rows / 2);
+        self.checkpoints.wrote(self.portions.rows / 2);
         Ok(true)
+    }
+
+    async fn journaled(&self, newest: i64) -> Result<HashSet<i64>, Failure> {
+        let mut lane = self.writer.lane().await?;
+        Ok(commit::journaled(lane.connection()?, newest).await?)
     }
 
     /// Writes the tail to the tables whenever there is enough of it, for as
@@ -256,19 +263,18 @@ impl Journal {
     /// The rows of `query`, from tables that lack nothing: what the tail still
     /// has is written to them, and `query` runs in the same transaction.
     pub async fn settled_rows(&self, query: &Query) -> Result<Vec<SqliteRow>, LedgerError> {
-        let mut progress = self.progress.lock().await;
+        let mut writing = self.writing.lock().await;
         // Most of it in portions, so that commits find their way between.
         while self.is_large() {
-            self.next_portion(&mut progress).await?;
+            self.next_portion(&mut writing).await?;
         }
         let mut lane = self.writer.lane().await?;
         let rest = self.tail().next_to_write();
         let work = async {
             let mut transaction = lane.begin().await?;
-            if let Some(rest) = &rest
-                && commit::is_journaled(&mut transaction, rest.newest).await?
-            {
-                write_all(&mut transaction, rest, &progress).await?;
+            if let Some(rest) = &rest {
+                let there = commit::journaled(&mut transaction, rest.newest).await?;
+                Writing::of(rest, &there).write(&mut transaction, usize::MAX).await?;
             }
             let rows = query.rows(&mut transaction).await?;
             transaction.commit().await?;
@@ -276,7 +282,6 @@ impl Journal {
         };
         let rows = work.await.map_err(|failure| self.writer.failed(failure))?;
         if rest.is_some() {
-            *progress = Progress::default();
             self.tail().written();
         }
         Ok(rows)
@@ -299,37 +304,4 @@ impl Journal {
         }
         self.checkpoints.stop();
     }
-}
-
-async fn write_rows(
-    connection: &mut SqliteConnection,
-    frozen: &Frozen,
-    from: &Progress,
-    to: &Progress,
-) -> sqlx::Result<()> {
-    commit::write_holds(&mut *connection, &frozen.holds[from.holds..to.holds]).await?;
-    commit::write_accounts(connection, &frozen.accounts[from.accounts..to.accounts]).await
-}
-
-/// Writes what is not written yet, adds the usage, and takes the rows out of
-/// the journal, in one transaction: so usage is added once.
-async fn write_all(connection: &mut SqliteConnection, frozen: &Frozen, from: &Progress) -> sqlx::Result<()> {
-    let all = Progress { holds: frozen.holds.len(), accounts: frozen.accounts.len() };
-    write_rows(&mut *connection, frozen, from, &all).await?;
-    let there = commit::journaled(&mut *connection, frozen.newest).await?;
-    commit::write_usage(&mut *connection, frozen.usage(&there)).await?;
-    commit::forget(connection, frozen.newest).await
-}
-
-/// Writes everything that is in the journal to the tables.
-async fn write_journaled(connection: &mut SqliteConnection) -> Result<(), Failure> {
-    let text = "SELECT number, body FROM journal WHERE length(body) > 0 ORDER BY number";
-    let rows = sqlx::query(text).fetch_all(&mut *connection).await?;
-    let batches: Result<Vec<_>, LedgerError> =
-        rows.iter().map(|row| Ok((get(row, 0)?, Batch::decode(get(row, 1)?)?))).collect();
-    let batches = batches?;
-    if batches.is_empty() {
-        return Ok(());
-    }
-    Ok(write_all(connection, &Frozen::of(batches), &Progress::default()).await?)
 }

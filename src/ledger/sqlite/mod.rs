@@ -14,6 +14,7 @@ mod records;
 mod statement;
 mod tail;
 mod users;
+mod writing;
 
 #[cfg(test)]
 mod tests;

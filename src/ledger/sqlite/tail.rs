@@ -17,7 +17,7 @@ use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::plan::Scope;
 use crate::domain::time::Millis;
 
-pub(super) type Usage = BTreeMap<UsageKey, Totals>;
+type Usage = BTreeMap<UsageKey, Totals>;
 
 /// The journal's rows that this process knows, in two layers: what is being
 /// written to the tables, and what came since.
@@ -44,18 +44,19 @@ struct Layer {
     usage: Vec<(i64, Usage)>,
 }
 
-/// A layer on its way into the tables, in the order in which it is written.
+/// A layer to which nothing comes any more.
 #[derive(Debug, Default)]
 pub(super) struct Frozen {
     layer: Layer,
-    /// By user: neighbours in the indexes that are large.
-    pub holds: Vec<([u8; 16], Arc<HoldRow>)>,
-    pub accounts: Vec<(AccountRow, Blob)>,
     /// The newest row of the journal in here.
     pub newest: i64,
 }
 
 impl Layer {
+    fn is_empty(&self) -> bool {
+        self.holds.is_empty() && self.accounts.is_empty() && self.usage.is_empty()
+    }
+
     fn add(&mut self, row: i64, batch: Batch) {
         for (id, hold) in batch.holds {
             self.users.insert((hold.tenant, Arc::clone(&hold.user)));
@@ -71,16 +72,6 @@ impl Layer {
     fn len(&self) -> usize {
         self.holds.len() + self.accounts.len()
     }
-
-    fn freeze(self, newest: i64) -> Frozen {
-        let mut holds: Vec<_> = self.holds.iter().map(|(id, hold)| (*id, Arc::clone(hold))).collect();
-        holds
-            .sort_unstable_by(|(id, a), (other, b)| (a.tenant, &a.user, id).cmp(&(b.tenant, &b.user, other)));
-        let mut accounts: Vec<_> =
-            self.accounts.iter().map(|(key, state)| (key.clone(), state.clone())).collect();
-        accounts.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-        Frozen { layer: self, holds, accounts, newest }
-    }
 }
 
 impl Frozen {
@@ -89,18 +80,35 @@ impl Frozen {
         let newest = rows.last().map_or(0, |(row, _)| *row);
         let mut layer = Layer::default();
         rows.into_iter().for_each(|(row, batch)| layer.add(row, batch));
-        layer.freeze(newest)
+        Self { layer, newest }
     }
 
-    /// The usage of those rows of the journal that are there still.
-    pub fn usage(&self, there: &HashSet<i64>) -> Usage {
-        let mut sums = Usage::new();
-        for (_, usage) in self.layer.usage.iter().filter(|(row, _)| there.contains(row)) {
-            for (key, totals) in usage {
-                match sums.get_mut(key) {
-                    Some(sum) => sum.add(*totals),
-                    None => drop(sums.insert(key.clone(), *totals)),
-                }
+    /// By user: so neighbours in the large indexes come together.
+    pub fn holds_in_order(&self) -> Vec<([u8; 16], Arc<HoldRow>)> {
+        let mut holds: Vec<_> = self.layer.holds.iter().map(|(id, hold)| (*id, Arc::clone(hold))).collect();
+        holds
+            .sort_unstable_by(|(id, a), (other, b)| (a.tenant, &a.user, id).cmp(&(b.tenant, &b.user, other)));
+        holds
+    }
+
+    pub fn accounts_in_order(&self) -> Vec<(AccountRow, Blob)> {
+        let accounts = self.layer.accounts.iter().map(|(key, state)| (key.clone(), state.clone()));
+        let mut accounts: Vec<_> = accounts.collect();
+        accounts.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        accounts
+    }
+
+    /// The sums of what `counts`, by row of the journal and key.
+    pub fn usage_in_order(&self, counts: impl Fn(i64, &UsageKey) -> bool) -> Vec<(UsageKey, Totals)> {
+        let all = self.layer.usage.iter().flat_map(|(row, usage)| usage.iter().map(move |one| (row, one)));
+        let counted = all.filter(|(row, (key, _))| counts(**row, key)).map(|(_, one)| one);
+        let mut each: Vec<(&UsageKey, Totals)> = counted.map(|(key, totals)| (key, *totals)).collect();
+        each.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let mut sums: Vec<(UsageKey, Totals)> = Vec::with_capacity(each.len());
+        for (key, totals) in each {
+            match sums.last_mut() {
+                Some((last, sum)) if last == key => sum.add(totals),
+                _ => sums.push((key.clone(), totals)),
             }
         }
         sums
@@ -134,7 +142,7 @@ impl Tail {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.active.holds.is_empty() && self.active.usage.is_empty() && self.frozen.is_none()
+        self.active.is_empty() && self.frozen.is_none()
     }
 
     /// What is to be written next: the frozen layer, else all that came since.
@@ -142,7 +150,7 @@ impl Tail {
     pub fn next_to_write(&mut self) -> Option<Arc<Frozen>> {
         if self.frozen.is_none() && !self.is_empty() {
             let layer = std::mem::take(&mut self.active);
-            self.frozen = Some(Arc::new(layer.freeze(self.newest)));
+            self.frozen = Some(Arc::new(Frozen { layer, newest: self.newest }));
             self.moves += 1;
         }
         self.frozen.clone()

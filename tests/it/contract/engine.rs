@@ -37,6 +37,8 @@ fn bucket(account: u8, capacity: u64) -> Charge {
         demand: Demand { fixed: 0, per_output: 1, unit: 1 },
         enforce: Enforce::Hard,
         asked: true,
+        earlier: None,
+        switches: true,
         keep: 0,
     }
 }
@@ -54,6 +56,7 @@ fn take(user: &str, id: u128, output: u64, request: Option<&str>) -> Take {
         plan: Name::parse("free").expect("valid"),
         plan_version: 1,
         admits_user: false,
+        bulk: false,
         models_version: 1,
         model: None,
         feature: None,

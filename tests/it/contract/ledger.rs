@@ -46,6 +46,7 @@ macro_rules! contract {
                 what_was_committed_survives_reopening,
                 a_hold_that_admits_its_user_puts_them_on_record,
                 the_last_change_of_a_hold_and_an_account_stays,
+                a_change_of_accounts_alone_is_kept,
                 batches_of_every_size_are_written_whole,
                 an_empty_batch_changes_nothing,
                 a_hold_belongs_to_its_tenant,

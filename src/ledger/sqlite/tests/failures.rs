@@ -51,10 +51,11 @@ async fn a_commit_that_fails_midway_leaves_nothing() {
             let ledger = dir.open().await;
             trap(&dir, table, how).await;
             let mut admitting = change("u_2", 2);
-            admitting.hold = Arc::new(Hold { admits_user: true, ..(*admitting.hold).clone() });
+            let before = Hold::clone(admitting.hold.as_ref().unwrap());
+            admitting.hold = Some(Arc::new(Hold { admits_user: true, ..before }));
             let text = unavailable(ledger.commit(vec![change("u_1", 1), admitting]).await);
             assert!(text.contains("the trap shuts") && text.contains("apportion.db"), "{text}");
-            assert!(ledger.hold(TENANT, change("u_1", 1).hold.id).await.unwrap().is_none());
+            assert!(ledger.hold(TENANT, change("u_1", 1).hold.unwrap().id).await.unwrap().is_none());
             for empty in ["journal", "holds", "users", "taken"] {
                 assert_eq!(count(&dir, empty).await, 0, "{empty} after {how} in {table}");
             }
@@ -77,7 +78,10 @@ async fn what_cannot_be_written_to_the_tables_stays_in_the_journal() {
             let text = unavailable(ledger.usage(TENANT, -1, 1).await.map(drop));
             assert!(text.contains("the trap shuts"), "{text}");
             assert_eq!(count(&dir, "holds").await, 0, "all or nothing, {how} in {table}");
-            assert!(ledger.hold(TENANT, change("u_1", 1).hold.id).await.unwrap().is_some(), "but known");
+            assert!(
+                ledger.hold(TENANT, change("u_1", 1).hold.unwrap().id).await.unwrap().is_some(),
+                "but known"
+            );
             ledger.commit(vec![change("u_1", 3)]).await.unwrap();
             open_trap(&dir).await;
             let usage = ledger.usage(TENANT, -1, 1).await.unwrap();
@@ -111,10 +115,10 @@ async fn a_full_disk_loses_nothing_and_passes() {
     assert!(error.contains("full") && error.contains("apportion.db"), "{error}");
     assert!(number > 1);
     for known in 1..=number {
-        let id = change("u_1", known).hold.id;
+        let id = change("u_1", known).hold.unwrap().id;
         assert!(ledger.hold(TENANT, id).await.unwrap().is_some(), "{known} of {number} was acknowledged");
     }
-    assert!(ledger.hold(TENANT, change("u_1", number + 1).hold.id).await.unwrap().is_none());
+    assert!(ledger.hold(TENANT, change("u_1", number + 1).hold.unwrap().id).await.unwrap().is_none());
     pragma(&ledger, "PRAGMA max_page_count = 1000000").await;
     ledger.commit(vec![change("u_1", 20_000)]).await.unwrap();
     ledger.close().await;

@@ -199,7 +199,7 @@ async fn what_was_acknowledged_survives_kill_9() {
 
         let ledger = dir.open().await;
         for number in 1..=last {
-            let id = change("u", number).hold.id;
+            let id = change("u", number).hold.unwrap().id;
             assert!(ledger.hold(TENANT, id).await.unwrap().is_some(), "{number} of {last}");
         }
         let requests =

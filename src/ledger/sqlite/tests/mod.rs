@@ -68,6 +68,7 @@ fn change(user: &str, number: i64) -> Change {
         plan: Name::parse("free").unwrap(),
         plan_version: 1,
         admits_user: false,
+        bulk: false,
         models_version: 1,
         model: None,
         feature: None,
@@ -96,7 +97,7 @@ fn change(user: &str, number: i64) -> Change {
     };
     let account = AccountKey { tenant: TENANT, scope: Scope::User, owner: user.into() };
     Change {
-        hold: Arc::new(hold),
+        hold: Some(Arc::new(hold)),
         usage: Some(usage),
         accounts: vec![(account, vec![7; 200].as_slice().into())],
     }

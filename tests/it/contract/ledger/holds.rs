@@ -4,7 +4,7 @@ use std::task::{Context, Poll, Waker};
 
 use apportion::domain::hold::Hold;
 use apportion::domain::plan::Scope;
-use apportion::ledger::{Ledger, LedgerError, User};
+use apportion::ledger::{Change, Ledger, LedgerError, User};
 
 use super::Room;
 use super::samples::*;
@@ -89,6 +89,24 @@ pub async fn the_last_change_of_a_hold_and_an_account_stays(room: impl Room) {
     assert_eq!(found(&*ledger, &steps[0]).await.as_ref(), Some(&steps[3]));
     let account = ledger.account(key(Scope::User, "u_42"), at(0)).await.unwrap();
     assert_eq!(account.state.as_deref(), Some(b"4".as_slice()));
+}
+
+pub async fn a_change_of_accounts_alone_is_kept(room: impl Room) {
+    let ledger = room.open().await;
+    let states = |state: &str| {
+        let accounts = vec![(key(Scope::User, "u_1"), state.as_bytes().into())];
+        Change { hold: None, usage: None, accounts }
+    };
+    let state = async |ledger: &dyn Ledger| {
+        let account = ledger.account(key(Scope::User, "u_1"), at(0)).await.unwrap();
+        account.state.map(|state| String::from_utf8(state).unwrap())
+    };
+    ledger.commit(vec![states("1"), states("2")]).await.unwrap();
+    assert_eq!(state(&*ledger).await.as_deref(), Some("2"));
+    assert!(!ledger.ever_taken(TENANT).await.unwrap(), "no hold was taken");
+    ledger.commit(vec![states("3"), change(&hold("u_1", 1))]).await.unwrap();
+    ledger.close().await;
+    assert_eq!(state(&*room.open().await).await.as_deref(), Some("3"));
 }
 
 pub async fn batches_of_every_size_are_written_whole(room: impl Room) {

@@ -46,6 +46,7 @@ pub fn hold(user_id: &str, number: i64) -> Hold {
         plan: name("free"),
         plan_version: 3,
         admits_user: false,
+        bulk: false,
         models_version: 2,
         model: Some(name("claude-opus-5")),
         feature: Some(Label::parse("chat").unwrap()),
@@ -79,6 +80,7 @@ pub fn receipt(scope: Scope) -> Receipt {
         meter: MeterCode::TOTAL,
         reserved: 1712,
         window: Some((START, at(86_400_000))),
+        opens: None,
     }
 }
 
@@ -152,7 +154,7 @@ pub fn finished(hold: &Hold, ms: i64) -> Hold {
 }
 
 pub fn change(hold: &Hold) -> Change {
-    Change { hold: Arc::new(hold.clone()), usage: None, accounts: Vec::new() }
+    Change { hold: Some(Arc::new(hold.clone())), usage: None, accounts: Vec::new() }
 }
 
 pub fn key(scope: Scope, owner: &str) -> AccountKey {

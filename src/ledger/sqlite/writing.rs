@@ -1,0 +1,111 @@
+//! A frozen layer on its way into the tables.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use sqlx::sqlite::SqliteConnection;
+
+use super::batch::{AccountRow, Batch, Blob, HoldRow, Totals, UsageKey};
+use super::commit::{self, Mark};
+use super::error::Failure;
+use super::read::get;
+use super::tail::Frozen;
+use crate::ledger::LedgerError;
+
+/// What is to be written, in the order of the tables' keys: holds, then
+/// accounts, then usage.
+pub(super) struct Writing {
+    newest: i64,
+    holds: Vec<([u8; 16], Arc<HoldRow>)>,
+    accounts: Vec<(AccountRow, Blob)>,
+    usage: Vec<(UsageKey, Totals)>,
+    /// Holds and accounts that are written. How much of the usage is, tells the
+    /// mark in the journal.
+    pub done: usize,
+}
+
+/// What a portion came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Portion {
+    /// So many holds and accounts are written by now; there is more to do.
+    Partial { done: usize },
+    /// The tables hold all of it.
+    Whole,
+}
+
+impl Writing {
+    /// `there`: the rows of the journal that are not in the tables. Usage of
+    /// others is added already.
+    pub fn of(frozen: &Frozen, there: &HashSet<i64>) -> Self {
+        Self::counting(frozen, |row, _| there.contains(&row))
+    }
+
+    fn counting(frozen: &Frozen, counts: impl Fn(i64, &UsageKey) -> bool) -> Self {
+        Self {
+            newest: frozen.newest,
+            holds: frozen.holds_in_order(),
+            accounts: frozen.accounts_in_order(),
+            usage: frozen.usage_in_order(counts),
+            done: 0,
+        }
+    }
+
+    /// Writes the next portion of at most `rows` rows, within the caller's
+    /// transaction.
+    pub async fn write(&self, connection: &mut SqliteConnection, rows: usize) -> Result<Portion, Failure> {
+        // Another process may have written all of it, and more: then ours would
+        // put back what was.
+        if !commit::is_journaled(&mut *connection, self.newest).await? {
+            return Ok(Portion::Whole);
+        }
+        let to = self.done.saturating_add(rows);
+        let place = |at: usize| {
+            let holds = at.min(self.holds.len());
+            (holds, (at - holds).min(self.accounts.len()))
+        };
+        let ((holds, accounts), (holds_to, accounts_to)) = (place(self.done), place(to));
+        commit::write_holds(&mut *connection, &self.holds[holds..holds_to]).await?;
+        commit::write_accounts(&mut *connection, &self.accounts[accounts..accounts_to]).await?;
+        let done = holds_to + accounts_to;
+        match to.saturating_sub(done) {
+            0 => Ok(Portion::Partial { done }),
+            rows => Ok(match self.write_usage(connection, rows).await? {
+                true => Portion::Whole,
+                false => Portion::Partial { done },
+            }),
+        }
+    }
+
+    /// `true`: that was the last of it, and the journal is empty so far.
+    async fn write_usage(&self, connection: &mut SqliteConnection, rows: usize) -> Result<bool, Failure> {
+        let mark = Mark::read(&mut *connection).await?.filter(|mark| mark.newest == self.newest);
+        let from = mark.map_or(0, |mark| self.usage.partition_point(|(key, _)| *key <= mark.key));
+        let to = from.saturating_add(rows).min(self.usage.len());
+        commit::write_usage(&mut *connection, &self.usage[from..to]).await?;
+        match self.usage[from..to].last() {
+            Some((key, _)) if to < self.usage.len() => {
+                Mark { newest: self.newest, key: key.clone() }.write(connection).await?;
+                Ok(false)
+            }
+            _ => {
+                commit::forget(connection, self.newest).await?;
+                Ok(true)
+            }
+        }
+    }
+}
+
+/// Writes everything that is in the journal to the tables, whoever put it
+/// there.
+pub(super) async fn write_journaled(connection: &mut SqliteConnection) -> Result<(), Failure> {
+    let text = "SELECT number, body FROM journal WHERE number > 0 AND length(body) > 0 ORDER BY number";
+    let rows = sqlx::query(text).fetch_all(&mut *connection).await?;
+    let batches: Result<Vec<_>, LedgerError> =
+        rows.iter().map(|row| Ok((get(row, 0)?, Batch::decode(get(row, 1)?)?))).collect();
+    let frozen = Frozen::of(batches?);
+    let mark = Mark::read(&mut *connection).await?;
+    let is_added = |row: i64, key: &UsageKey| mark.as_ref().is_some_and(|mark| mark.covers(row, key));
+    let writing = Writing::counting(&frozen, |row, key| !is_added(row, key));
+    writing.write(connection, usize::MAX).await?;
+    Ok(())
+}
