@@ -20,7 +20,10 @@ pub fn init(config: &LogConfig) {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_span_events(FmtSpan::NONE)
-        .with_target(true);
+        .with_target(true)
+        // A line that cannot be written is dropped: a full disk or a reader that
+        // went away must not end the server.
+        .log_internal_errors(false);
     let installed = match config.format {
         LogFormat::Human => builder.with_ansi(std::io::stderr().is_terminal()).try_init(),
         LogFormat::Json => {

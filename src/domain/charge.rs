@@ -82,11 +82,21 @@ impl Charge {
     /// ones last. Empty for other charges.
     pub fn steps_after(&self, at: Millis) -> SmallVec<[FigureStep; 2]> {
         let Figures::Bucket { capacity, refill, since } = self.figures else { return SmallVec::new() };
-        let earlier = self.earlier.iter().flat_map(|earlier| {
-            earlier.steps.iter().map(|step| FigureStep { since: step.since.max(earlier.from), ..*step })
-        });
-        let mut steps: SmallVec<[FigureStep; 2]> = earlier.filter(|step| step.since > at).collect();
+        let mut steps: SmallVec<[FigureStep; 2]> = SmallVec::new();
         steps.push(FigureStep { capacity, refill, since });
+        // Back in time. No version held longer than until the next one came,
+        // also where a test clock was set back behind the first versions.
+        let mut until = since;
+        if let Some(earlier) = &self.earlier {
+            for step in earlier.steps.iter().rev() {
+                until = step.since.max(earlier.from).min(until);
+                if until <= at {
+                    break;
+                }
+                steps.push(FigureStep { since: until, ..*step });
+            }
+        }
+        steps.reverse();
         steps
     }
 

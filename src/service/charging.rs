@@ -210,7 +210,7 @@ impl<'a> Subject<'a> {
             Rule::Bucket { capacity, refill_per_minute, .. } => {
                 // A shared cell runs with another caller's figures until now.
                 let since = match limit.scope {
-                    Scope::User => self.plan.effective_at.max(self.profile.plan_since()),
+                    Scope::User => self.in_force_since(),
                     _ => self.now,
                 };
                 Figures::Bucket { capacity: *capacity, refill: *refill_per_minute, since }
@@ -223,6 +223,13 @@ impl<'a> Subject<'a> {
             // Refused when a sheet is saved; a slot-like stop if ever stored.
             Rule::Rolling { .. } => Figures::Slots { limit: 0 },
         }
+    }
+
+    /// From when the plan's figures hold for this user. What is in force began
+    /// in the past, also where a test clock was set back behind it.
+    fn in_force_since(self) -> Millis {
+        let effective = Some(self.plan.effective_at).filter(|at| *at <= self.now);
+        effective.unwrap_or_default().max(self.profile.plan_since()).min(self.now)
     }
 
     /// The figures of the plan's earlier versions, for a user's own bucket.

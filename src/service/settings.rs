@@ -165,6 +165,20 @@ impl Settings {
         set(&mut new.requests_per_second, fields.optional("requests_per_second").number(0..=1_000_000));
     }
 
+    /// A setting that is kept and not acted on would be a promise broken.
+    pub(super) fn refuse_what_does_nothing(&self, fields: &mut Reader<'_, '_>) {
+        let idle = [
+            ("shape", self.shape.is_some()),
+            ("on_outage", self.on_outage != OnOutage::Closed),
+            ("enforcement", self.enforcement != Enforcement::Enforce),
+            ("shadow_percent", self.shadow_percent != 0),
+            ("requests_per_second", self.requests_per_second != 0),
+        ];
+        for (name, _) in idle.iter().filter(|(_, is_set)| *is_set) {
+            fields.fault(name, "is not supported yet: only the default is");
+        }
+    }
+
     /// All settings as the API shows and [`read`](Self::read) takes them.
     pub fn to_json(&self) -> Value {
         json!({

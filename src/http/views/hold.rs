@@ -1,5 +1,7 @@
 //! Holds: what was reserved, what was used, what came back.
 
+use std::borrow::Cow;
+
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
@@ -30,12 +32,12 @@ pub struct AmountsView<'a> {
     custom: Custom<'a>,
 }
 
-struct Custom<'a>(&'a [(Label, u64)]);
+struct Custom<'a>(Cow<'a, [(Label, u64)]>);
 
 impl Serialize for Custom<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.0.len()))?;
-        for (meter, amount) in self.0 {
+        for (meter, amount) in self.0.iter() {
             map.serialize_entry(meter.as_str(), amount)?;
         }
         map.end()
@@ -43,14 +45,14 @@ impl Serialize for Custom<'_> {
 }
 
 impl<'a> AmountsView<'a> {
-    fn new(amounts: Amounts, custom: &'a [(Label, u64)]) -> Self {
+    fn new(amounts: Amounts, custom: impl Into<Cow<'a, [(Label, u64)]>>) -> Self {
         Self {
             requests: amounts.requests,
             input_tokens: amounts.input_tokens,
             output_tokens: amounts.output_tokens,
             total_tokens: amounts.total_tokens,
             credits: amounts.credits,
-            custom: Custom(custom),
+            custom: Custom(custom.into()),
         }
     }
 }
@@ -109,7 +111,7 @@ impl<'a> ActualView<'a> {
             credits: settlement.counted.credits,
             cache_read_tokens: reported.cache_read_tokens,
             cache_write_tokens: reported.cache_write_tokens,
-            custom: Custom(&settlement.amounts),
+            custom: Custom(settlement.amounts.as_slice().into()),
             model: reported.model.as_ref().map(|model| model.as_str()),
             outcome: reported.outcome.as_deref(),
             upstream: reported.upstream.as_ref().map(UpstreamView::new),
@@ -179,7 +181,7 @@ impl<'a> HoldView<'a> {
             feature: hold.feature.as_ref().map(|feature| feature.as_str()),
             created_at: hold.created_at,
             expires_at: hold.expires_at,
-            reserved: AmountsView::new(hold.reserved, &hold.amounts),
+            reserved: AmountsView::new(hold.reserved, hold.amounts.as_slice()),
             output_tokens_so_far: hold.progress,
             actual: None,
             counted: None,
@@ -194,7 +196,7 @@ impl<'a> HoldView<'a> {
             Stage::Held | Stage::InDoubt { .. } => open,
             Stage::Settled(end) => {
                 let actual = Some(ActualView::new(end));
-                let ended = open.ended(hold.reserved, end.counted, &end.amounts);
+                let ended = open.ended(hold, end.counted, end.amounts.clone());
                 Self { actual, late: Some(end.late), resolved_by: resolved_by(end.by), ..ended }.at(end.at)
             }
             Stage::Released { at, late, reason, by } => {
@@ -202,17 +204,21 @@ impl<'a> HoldView<'a> {
                     ReleaseReason::NotSent => "not_sent",
                     ReleaseReason::UpstreamRefused => "upstream_refused",
                 });
-                let ended = open.ended(hold.reserved, Amounts::default(), &[]);
+                let nothing = hold.amounts.iter().map(|(meter, _)| (meter.clone(), 0)).collect();
+                let ended = open.ended(hold, Amounts::default(), nothing);
                 Self { reason, late: Some(*late), resolved_by: resolved_by(*by), ..ended }.at(*at)
             }
         }
     }
 
-    fn ended(self, reserved: Amounts, counted: Amounts, custom: &'a [(Label, u64)]) -> Self {
+    /// `custom`: what was counted on the tenant's own meters.
+    fn ended(self, hold: &Hold, counted: Amounts, custom: Vec<(Label, u64)>) -> Self {
+        let returned = custom_beyond(&hold.amounts, &custom);
+        let overage = custom_beyond(&custom, &hold.amounts);
         Self {
+            returned: Some(AmountsView::new(beyond(hold.reserved, counted), returned)),
+            overage: Some(AmountsView::new(beyond(counted, hold.reserved), overage)),
             counted: Some(AmountsView::new(counted, custom)),
-            returned: Some(AmountsView::new(beyond(reserved, counted), &[])),
-            overage: Some(AmountsView::new(beyond(counted, reserved), &[])),
             ..self
         }
     }
@@ -239,6 +245,17 @@ fn beyond(a: Amounts, b: Amounts) -> Amounts {
         total_tokens: a.total_tokens.saturating_sub(b.total_tokens),
         credits: a.credits.saturating_sub(b.credits),
     }
+}
+
+/// The same for the tenant's own meters: every meter that either side names,
+/// as the built-in ones are all there too.
+fn custom_beyond(a: &[(Label, u64)], b: &[(Label, u64)]) -> Vec<(Label, u64)> {
+    let of = |side: &[(Label, u64)], meter: &Label| {
+        side.iter().find(|(known, _)| known == meter).map_or(0, |(_, amount)| *amount)
+    };
+    let only_b = b.iter().filter(|(meter, _)| a.iter().all(|(known, _)| known != meter));
+    let meters = a.iter().chain(only_b).map(|(meter, _)| meter);
+    meters.map(|meter| (meter.clone(), of(a, meter).saturating_sub(of(b, meter)))).collect()
 }
 
 /// `{"hold":{...}}`.
@@ -341,20 +358,23 @@ mod tests {
             reported,
             counted,
             told_model: None,
-            amounts: vec![],
+            amounts: vec![(Label::parse("images").unwrap(), 5), (Label::parse("pages").unwrap(), 1)],
         };
         let view = shown(&hold(Stage::Settled(Box::new(settlement))), 10);
         assert_eq!(view["state"], "settled");
         assert_eq!(view["actual"]["total_tokens"], 1780);
         assert_eq!(view["actual"]["cache_read_tokens"], 7);
         assert_eq!(view["counted"]["credits"], 5);
+        assert_eq!((&view["actual"]["images"], &view["counted"]["images"]), (&json!(5), &json!(5)));
         assert_eq!(
             view["returned"],
-            json!({"requests": 0, "input_tokens": 20, "output_tokens": 0, "total_tokens": 0, "credits": 0})
+            json!({"requests": 0, "input_tokens": 20, "output_tokens": 0, "total_tokens": 0, "credits": 0,
+                   "images": 0, "pages": 0})
         );
         assert_eq!(
             view["overage"],
-            json!({"requests": 0, "input_tokens": 0, "output_tokens": 88, "total_tokens": 68, "credits": 5})
+            json!({"requests": 0, "input_tokens": 0, "output_tokens": 88, "total_tokens": 68, "credits": 5,
+                   "images": 3, "pages": 1})
         );
         assert_eq!((&view["late"], &view["resolved_by"]), (&json!(true), &Value::Null));
     }
@@ -369,6 +389,8 @@ mod tests {
         };
         let view = shown(&hold(stage), 10);
         assert_eq!(view["returned"]["total_tokens"], 1712);
+        let images = |part: &str| view[part]["images"].as_u64();
+        assert_eq!((images("counted"), images("returned"), images("overage")), (Some(0), Some(2), Some(0)));
         assert_eq!(
             (view["reason"].as_str(), view["resolved_by"].as_str()),
             (Some("upstream_refused"), Some("rule"))

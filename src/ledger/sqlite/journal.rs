@@ -96,6 +96,11 @@ impl Journal {
         self.tail.lock()
     }
 
+    /// Counts pages that were written beside the journal.
+    pub fn wrote(&self, pages: usize) {
+        self.checkpoints.wrote(pages);
+    }
+
     /// Puts a batch on record.
     pub async fn commit(&self, mut batch: Batch) -> Result<(), LedgerError> {
         if batch.is_empty() {

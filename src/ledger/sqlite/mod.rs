@@ -58,6 +58,10 @@ pub struct SqliteLedger {
     journal: Arc<Journal>,
 }
 
+/// Pages that an administrative write changes: the row, its indexes, the audit
+/// and the revision.
+const ADMINISTERED_PAGES: usize = 6;
+
 impl SqliteLedger {
     /// Opens the file, creates it where it is missing, and brings its schema
     /// up to date (safely beside other processes that do the same).
@@ -132,6 +136,7 @@ impl SqliteLedger {
                 .boxed()
             })
             .await
+            .inspect(|_| self.journal.wrote(ADMINISTERED_PAGES))
     }
 
     async fn doubtful_holds(

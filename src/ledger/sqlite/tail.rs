@@ -103,7 +103,7 @@ impl Frozen {
         let all = self.layer.usage.iter().flat_map(|(row, usage)| usage.iter().map(move |one| (row, one)));
         let counted = all.filter(|(row, (key, _))| counts(**row, key)).map(|(_, one)| one);
         let mut each: Vec<(&UsageKey, Totals)> = counted.map(|(key, totals)| (key, *totals)).collect();
-        each.sort_by(|(a, _), (b, _)| a.cmp(b));
+        each.sort_by_key(|(key, _)| *key);
         let mut sums: Vec<(UsageKey, Totals)> = Vec::with_capacity(each.len());
         for (key, totals) in each {
             match sums.last_mut() {

@@ -177,7 +177,7 @@ async fn verify(client: &Client, book: &Book, round: usize) {
     for (place, call) in calls.iter().enumerate() {
         // Of what was found in earlier rounds a part is looked at again.
         let hold = match &call.found {
-            Some(known) if (place + round) % 20 != 0 => known.clone(),
+            Some(known) if !(place + round).is_multiple_of(20) => known.clone(),
             known => {
                 let hold = look_up(client, call).await;
                 if let Some(known) = known {
@@ -202,7 +202,7 @@ async fn verify(client: &Client, book: &Book, round: usize) {
             assert_eq!(hold["state"], "held", "round {round}: nobody ended {call:?}");
         }
         add(sums.entry(call.user.clone()).or_default(), &hold);
-        if call.ended.is_some() && (place + round) % 29 == 0 {
+        if call.ended.is_some() && (place + round).is_multiple_of(29) {
             settled_before.push((call.clone(), hold));
         }
     }

@@ -97,6 +97,33 @@ async fn what_cannot_be_written_to_the_tables_stays_in_the_journal() {
 }
 
 #[tokio::test]
+async fn usage_counts_once_when_a_process_dies_between_portions() {
+    for extra in [0, 1, 2] {
+        let dir = Dir::new();
+        let portions = Portions { freeze_at: 1_000, rows: 4 };
+        let ledger = SqliteLedger::open_with(&dir.path(), Durability::Os, portions).await.unwrap();
+        let batch =
+            |from: i64| (from..from + 30).map(|number| change(&format!("u_{number}"), number)).collect();
+        ledger.commit(batch(0)).await.unwrap();
+        while count(&dir, "journal WHERE number = 0").await == 0 {
+            assert!(ledger.journal.write_portion().await.unwrap());
+        }
+        for _ in 0..extra {
+            assert!(ledger.journal.write_portion().await.unwrap());
+        }
+        // Changes of the same groups come after those that are being written.
+        ledger.commit(batch(0)).await.unwrap();
+        let written = count(&dir, "usage").await;
+        assert!(written > 0 && written < 30, "{written} of 30 were written before it died");
+        drop(ledger);
+        let usage = dir.open().await.usage(TENANT, -1, 1).await.unwrap();
+        assert_eq!(usage.len(), 30);
+        assert!(usage.iter().all(|row| row.amounts.requests == 2), "{usage:?}");
+        assert_eq!(count(&dir, "journal").await, 1, "the newest row alone, without a body");
+    }
+}
+
+#[tokio::test]
 async fn a_full_disk_loses_nothing_and_passes() {
     let dir = Dir::new();
     let portions = Portions { freeze_at: 50, rows: 20 };

@@ -235,10 +235,10 @@ async fn run(seed: u64) {
                 ledger = Some(open);
             }
             5..8 => {
-                for _ in 0..world.random.below(8) {
+                for _ in 0..world.random.below(25) {
                     open.journal.write_portion().await.unwrap();
                 }
-                ledger = Some(open).filter(|_| !world.random.one_in(4));
+                ledger = Some(open).filter(|_| !world.random.one_in(2));
             }
             8..22 => {
                 let batch = world.batch();
@@ -270,4 +270,52 @@ async fn the_ledger_agrees_with_a_model() {
         println!("seed {seed}");
         run(seed).await;
     }
+}
+
+/// Every commit ends a hold and begins the next, and says so in the account.
+async fn hand_over(ledger: &SqliteLedger, user: &str, commits: i64) {
+    let state_of = |number: i64| vec![(key(Scope::User, user), number.to_string().as_bytes().into())];
+    let opened = |number: i64| Hold {
+        receipts: vec![Receipt {
+            scope: Scope::User,
+            cell: CellId(1),
+            meter: MeterCode::TOTAL,
+            reserved: 1,
+            opens: None,
+            window: None,
+        }],
+        ..Hold::clone(change(user, number).hold.as_ref().unwrap())
+    };
+    for number in 0..commits {
+        let at = Millis(number);
+        let stage =
+            Stage::Released { at, late: false, reason: ReleaseReason::NotSent, by: FinishedBy::Caller };
+        let ended = Hold { stage, ..opened(number - 1) };
+        let batch = [ended, opened(number)].map(|hold| Change {
+            hold: Some(Arc::new(hold)),
+            usage: None,
+            accounts: state_of(number),
+        });
+        ledger.commit(batch.to_vec()).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_account_is_read_as_of_one_moment() {
+    let dir = Dir::new();
+    let portions = Portions { freeze_at: 6, rows: 1 };
+    let ledger = Arc::new(SqliteLedger::open_with(&dir.path(), Durability::Os, portions).await.unwrap());
+    let writer = Arc::clone(&ledger);
+    let writing = tokio::spawn(async move { hand_over(&writer, "u_1", 400).await });
+    let mut answers = 0;
+    while !writing.is_finished() {
+        let account = ledger.account(key(Scope::User, "u_1"), Millis(i64::MAX)).await.unwrap();
+        let Some(state) = account.state else { continue };
+        let number: i64 = String::from_utf8(state).unwrap().parse().unwrap();
+        let open: Vec<HoldId> = account.unfinished.iter().map(|hold| hold.id).collect();
+        assert_eq!(open, [change("u_1", number).hold.unwrap().id], "with the state after commit {number}");
+        answers += 1;
+    }
+    writing.await.unwrap();
+    assert!(answers > 0);
 }
