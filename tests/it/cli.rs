@@ -44,9 +44,15 @@ struct Serving {
 impl Serving {
     /// Starts on a free port; waits for the call that a first start prints.
     fn first_start(data: &Path) -> Self {
+        Self::first_start_with(data, "warn", Stdio::inherit())
+    }
+
+    fn first_start_with(data: &Path, filter: &str, log: Stdio) -> Self {
         let mut child = apportion(&["serve", "--listen", "127.0.0.1:0", "--data"])
             .arg(data)
+            .env("APPORTION_LOG", filter)
             .stdout(Stdio::piped())
+            .stderr(log)
             .spawn()
             .expect("the binary starts");
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
@@ -91,6 +97,20 @@ async fn the_first_start_prints_a_call_that_works_and_sigterm_ends_it_well() {
     assert_eq!((&reply["decision"], &reply["plan"]["id"]), (&"allow".into(), &"free".into()));
     serving.signal("TERM");
     assert_eq!(serving.child.wait().unwrap().code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_log_that_cannot_be_written_ends_nothing() {
+    let data = tempfile::tempdir().unwrap();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a full device");
+    let mut serving = Serving::first_start_with(data.path(), "debug", full.into());
+    let call = serving.call.clone().expect("a call to paste");
+    let address = call.strip_prefix(FIRST_START).and_then(|rest| rest.split('/').next()).expect("an address");
+    for _ in 0..3 {
+        let reply = reqwest::get(format!("http://{address}/v1/nope")).await.expect("it still answers");
+        assert_eq!(reply.status(), 401);
+    }
+    assert!(serving.child.try_wait().unwrap().is_none(), "it runs");
 }
 
 #[test]

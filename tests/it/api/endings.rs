@@ -271,6 +271,29 @@ async fn named_amounts_are_taken_at_once_and_corrected_by_the_settle() {
 }
 
 #[tokio::test]
+async fn a_finished_hold_tells_named_amounts_like_all_others() {
+    let t = Tenant::with(Sheet::new()).await;
+    for (told, returned, overage) in [(5, 0, 2), (1, 2, 0), (3, 0, 0)] {
+        let checked = t.check(json!({"user": "u", "amounts": {"images": 3}})).await;
+        assert_eq!(checked.body["hold"]["reserved"]["images"], 3);
+        let body = json!({"input_tokens": 0, "output_tokens": 0, "amounts": {"images": told}});
+        let settled = t.settle(&checked.hold_id(), body).await.ok();
+        for (part, images) in
+            [("reserved", 3), ("actual", told), ("counted", told), ("returned", returned), ("overage", overage)]
+        {
+            assert_eq!(settled["hold"][part]["images"], images, "{part} of a settle with {told}");
+        }
+        assert_eq!(t.hold(&checked.hold_id()).await.ok()["hold"], settled["hold"]);
+    }
+    let hold = t.check(json!({"user": "u", "amounts": {"images": 3}})).await.hold_id();
+    let released = t.release(&hold).await.ok();
+    assert_has(
+        &released["hold"],
+        &json!({"counted": {"images": 0}, "returned": {"images": 3}, "overage": {"images": 0}}),
+    );
+}
+
+#[tokio::test]
 async fn an_extend_in_the_next_window_is_asked_of_the_window_of_its_check() {
     let t = Tenant::with(Sheet::new().per("day", json!("day"), 100)).await;
     t.set_clock("2026-03-10T23:59:00.000Z").await;
