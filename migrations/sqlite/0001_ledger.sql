@@ -32,7 +32,8 @@ CREATE TABLE taken (
 -- Commits that are on record and not in the tables below yet: holds, accounts
 -- and usage, packed. A commit appends one row; a few thousand changes later all
 -- of them are written to the tables together, and their rows leave. The newest
--- stays, without a body: numbers never come twice.
+-- stays, without a body: numbers never come twice. Row 0, while it is there, says
+-- how far usage has been added.
 CREATE TABLE journal (
     number INTEGER PRIMARY KEY,
     body   BLOB NOT NULL
