@@ -278,9 +278,13 @@ async fn a_finished_hold_tells_named_amounts_like_all_others() {
         assert_eq!(checked.body["hold"]["reserved"]["images"], 3);
         let body = json!({"input_tokens": 0, "output_tokens": 0, "amounts": {"images": told}});
         let settled = t.settle(&checked.hold_id(), body).await.ok();
-        for (part, images) in
-            [("reserved", 3), ("actual", told), ("counted", told), ("returned", returned), ("overage", overage)]
-        {
+        for (part, images) in [
+            ("reserved", 3),
+            ("actual", told),
+            ("counted", told),
+            ("returned", returned),
+            ("overage", overage),
+        ] {
             assert_eq!(settled["hold"][part]["images"], images, "{part} of a settle with {told}");
         }
         assert_eq!(t.hold(&checked.hold_id()).await.ok()["hold"], settled["hold"]);
