@@ -212,18 +212,27 @@ pub fn finish(
     charges: &[Charge],
     now: Millis,
 ) -> (Projections, Standings) {
-    let mut projections: Projections = accounts
-        .iter()
-        .enumerate()
-        .map(|(index, (_, account))| account.project(index as u8, charges, now))
-        .collect();
+    change_receipts(accounts, hold, charges, now, |cell, receipt, span| {
+        finish_cell(cell, receipt, hold.created_at, before, tally.of(receipt.meter), span, now);
+    })
+}
+
+/// Changes the cell of every receipt and shows the limits afterwards.
+fn change_receipts(
+    accounts: &[(Scope, &Account)],
+    hold: &Hold,
+    charges: &[Charge],
+    now: Millis,
+    change: impl Fn(&mut Cell, &Receipt, Option<Span>),
+) -> (Projections, Standings) {
+    let bare: SmallVec<[&Account; 4]> = accounts.iter().map(|(_, account)| *account).collect();
+    let mut projections = project(&bare, charges, now);
     for receipt in &hold.receipts {
         let Some(index) = accounts.iter().position(|(scope, _)| *scope == receipt.scope) else { continue };
         let projection = &mut projections[index];
         let Some(place) = projection.find(receipt.cell) else { continue };
         let span = projection.span(place, charges);
-        let actual = tally.of(receipt.meter);
-        finish_cell(projection.cell_mut(place), receipt, hold.created_at, before, actual, span, now);
+        change(projection.cell_mut(place), receipt, span);
     }
     let standings = standings(&projections, charges, now);
     (projections, standings)
@@ -268,22 +277,11 @@ pub fn lapse(
     charges: &[Charge],
     now: Millis,
 ) -> (Projections, Standings) {
-    let mut projections: Projections = accounts
-        .iter()
-        .enumerate()
-        .map(|(index, (_, account))| account.project(index as u8, charges, now))
-        .collect();
-    for receipt in &hold.receipts {
-        let Some(index) = accounts.iter().position(|(scope, _)| *scope == receipt.scope) else { continue };
-        let Some(place) = projections[index].find(receipt.cell) else { continue };
-        match projections[index].cell_mut(place) {
-            Cell::Bucket(bucket) if receipt.meter.is_held() => bucket.end_lease(receipt.reserved, now),
-            Cell::Slots(slots) => slots.free(),
-            Cell::Bucket(_) | Cell::Window(_) => {}
-        }
-    }
-    let standings = standings(&projections, charges, now);
-    (projections, standings)
+    change_receipts(accounts, hold, charges, now, |cell, receipt, _| match cell {
+        Cell::Bucket(bucket) if receipt.meter.is_held() => bucket.end_lease(receipt.reserved, now),
+        Cell::Slots(slots) => slots.free(),
+        Cell::Bucket(_) | Cell::Window(_) => {}
+    })
 }
 
 /// Reserves more for an open hold. The charges are those of its receipts, in
