@@ -1,6 +1,5 @@
 //! One request on its way through a handler: what handlers may ask about it.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use actix_web::HttpRequest;
@@ -10,8 +9,9 @@ use actix_web::web::{Bytes, Data};
 
 use super::State;
 use super::body;
+use super::page::{Key, Page};
 use super::problem::{Kind, Problem};
-use super::query::{Query, percent_decode};
+use super::query::{Parameters, Query, percent_decode};
 use super::reply::Reply;
 use super::routes::Route;
 use crate::domain::ids::{RequestId, UserId};
@@ -94,21 +94,15 @@ impl Call {
             .map_err(|error| Problem::invalid_part("user in the path", error))
     }
 
-    /// A query parameter, decoded; `None` when not given. Those that are never
-    /// asked for are ignored.
-    pub fn parameter(&self, name: &str) -> Result<Option<String>, Problem> {
+    /// Reads the query's parameters; see [`Query::read`].
+    pub fn query<T>(&self, read: impl FnOnce(&mut Parameters<'_>) -> Option<T>) -> Result<T, Problem> {
         let query = Query(self.request.uri().query().unwrap_or_default());
-        query.get(name).map_err(|fault| Problem::invalid_part(&format!("query parameter {name}"), fault))
+        query.read(read).map_err(Problem::invalid_query)
     }
 
-    /// A query parameter that is a number within `range`.
-    pub fn number_parameter(&self, name: &str, range: RangeInclusive<u32>) -> Result<Option<u32>, Problem> {
-        let Some(text) = self.parameter(name)? else { return Ok(None) };
-        let number = text.parse().ok().filter(|number| range.contains(number));
-        number.map(Some).ok_or_else(|| {
-            let message = format!("must be a whole number from {} to {}", range.start(), range.end());
-            Problem::invalid_part(&format!("query parameter {name}"), message)
-        })
+    /// Which page of a list is asked for, where nothing else can be.
+    pub fn page<K: Key>(&self, usual: u32) -> Result<Page<K>, Problem> {
+        self.query(|parameters| Some(Page::read(parameters, usual)))
     }
 
     /// `Idempotency-Key`, as the draft writes it (a quoted string) or bare, as

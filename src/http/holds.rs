@@ -169,22 +169,15 @@ pub async fn get(call: Call) -> Answer {
     security(("bearer" = ["check"]), ("bearer" = ["quota"])),
 )]
 pub async fn find(call: Call) -> Answer {
-    let user = required_parameter(&call, "user", UserId::parse)?;
-    let request_id = required_parameter(&call, "request_id", RequestId::parse)?;
+    let (user, request_id) = call.query(|parameters| {
+        let user = parameters.required("user", UserId::parse);
+        let request_id = parameters.required("request_id", RequestId::parse);
+        Some((user?, request_id?))
+    })?;
     match call.service().hold_by_request(call.tenant()?, user, request_id).await? {
         Some((hold, now)) => Ok(Reply::json(&HoldReply { hold: HoldView::new(&hold, now) })),
         None => Err(Problem::not_found("hold")),
     }
-}
-
-fn required_parameter<T, E: std::fmt::Display>(
-    call: &Call,
-    name: &str,
-    parse: impl FnOnce(&str) -> Result<T, E>,
-) -> Result<T, Problem> {
-    let what = format!("query parameter {name}");
-    let text = call.parameter(name)?.ok_or_else(|| Problem::invalid_part(&what, "is required"))?;
-    parse(&text).map_err(|error| Problem::invalid_part(&what, error))
 }
 
 /// The hold named in the path. What is no id of ours is nobody's hold.

@@ -12,6 +12,7 @@ mod holds;
 mod metrics;
 mod middleware;
 mod openapi;
+mod page;
 mod problem;
 mod query;
 mod quota;

@@ -3,6 +3,10 @@
 //! user's.
 
 use std::borrow::Cow;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
+use crate::domain::document::Fault;
 
 /// Decodes `%XX`. `None`: a broken escape or no UTF-8.
 pub fn percent_decode(text: &str) -> Option<Cow<'_, str>> {
@@ -23,7 +27,7 @@ pub enum QueryFault {
     NotText,
 }
 
-impl std::fmt::Display for QueryFault {
+impl Display for QueryFault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Repeated => "is given more than once",
@@ -32,7 +36,18 @@ impl std::fmt::Display for QueryFault {
     }
 }
 
-impl Query<'_> {
+impl<'a> Query<'a> {
+    /// Reads several parameters; all that is wrong with them is told together.
+    /// `read` answers `None` when something that it needs is missing; the
+    /// parameters have then noted why. Those never asked for are ignored.
+    pub fn read<T>(self, read: impl FnOnce(&mut Parameters<'a>) -> Option<T>) -> Result<T, Vec<Fault>> {
+        let mut parameters = Parameters { query: self, faults: Vec::new() };
+        match read(&mut parameters) {
+            Some(value) if parameters.faults.is_empty() => Ok(value),
+            _ => Err(parameters.faults),
+        }
+    }
+
     /// The decoded value of `name` (`+` is a space), `None` when not given.
     pub fn get(self, name: &str) -> Result<Option<String>, QueryFault> {
         let pairs = self.0.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
@@ -42,6 +57,59 @@ impl Query<'_> {
             return Err(QueryFault::Repeated);
         }
         decode(value.as_bytes(), true).map(Some).ok_or(QueryFault::NotText)
+    }
+}
+
+/// Parameters that are being read, with the faults found so far. A fault's
+/// pointer is `/` and the parameter's name.
+pub struct Parameters<'a> {
+    query: Query<'a>,
+    faults: Vec<Fault>,
+}
+
+impl Parameters<'_> {
+    /// The parsed value; `None` when not given, or a fault.
+    pub fn optional<T, E: Display>(
+        &mut self,
+        name: &str,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Option<T> {
+        let text = match self.query.get(name) {
+            Ok(text) => text?,
+            Err(fault) => return self.fault(name, fault),
+        };
+        parse(&text).map_or_else(|error| self.fault(name, error), Some)
+    }
+
+    /// As [`optional`](Self::optional); not to be given is a fault too.
+    pub fn required<T, E: Display>(
+        &mut self,
+        name: &str,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Option<T> {
+        match self.query.get(name) {
+            Ok(None) => self.fault(name, "is required"),
+            _ => self.optional(name, parse),
+        }
+    }
+
+    /// Any text; `None` when not given or empty.
+    pub fn text(&mut self, name: &str) -> Option<String> {
+        let text = self.optional(name, |text| Ok::<_, QueryFault>(text.to_owned()))?;
+        Some(text).filter(|text| !text.is_empty())
+    }
+
+    /// A number within `range`.
+    pub fn number(&mut self, name: &str, range: RangeInclusive<u32>) -> Option<u32> {
+        let message = || format!("must be a whole number from {} to {}", range.start(), range.end());
+        let parse =
+            |text: &str| text.parse().ok().filter(|number| range.contains(number)).ok_or_else(message);
+        self.optional(name, parse)
+    }
+
+    fn fault<T>(&mut self, name: &str, message: impl Display) -> Option<T> {
+        self.faults.push(Fault { pointer: format!("/{name}"), message: message.to_string() });
+        None
     }
 }
 
@@ -90,5 +158,31 @@ mod tests {
         assert_eq!(query.get("none"), Ok(None));
         assert_eq!(query.get("y"), Err(QueryFault::Repeated));
         assert_eq!(query.get("bad"), Err(QueryFault::NotText));
+    }
+
+    #[test]
+    fn tells_everything_that_is_wrong_with_a_query() {
+        let parse = |text: &str| text.parse::<u32>();
+        let faults = Query("a=1&a=2&b=%ff&c=x&n=11&m=10&t=").read(|parameters| {
+            let n = parameters.number("n", 1..=10);
+            assert_eq!(parameters.number("m", 1..=10), Some(10));
+            assert_eq!(parameters.text("t"), None);
+            assert_eq!(parameters.optional("none", parse), None);
+            for name in ["a", "b", "c", "d"] {
+                assert_eq!(parameters.required(name, parse), None);
+            }
+            n
+        });
+        let told: Vec<String> = faults.unwrap_err().iter().map(ToString::to_string).collect();
+        assert_eq!(
+            told,
+            [
+                "/n: must be a whole number from 1 to 10",
+                "/a: is given more than once",
+                "/b: is not percent-encoded UTF-8",
+                "/c: invalid digit found in string",
+                "/d: is required",
+            ]
+        );
     }
 }

@@ -3,21 +3,26 @@
 use actix_web::http::StatusCode;
 use secrecy::ExposeSecret;
 
-use super::{document, list};
+use super::{USUAL_PAGE, document};
 use crate::http::call::Call;
 use crate::http::reply::{Answer, Reply};
 use crate::http::schema::{CreatedKeyReply, KeyList, NewKeyRequest};
 use crate::service::keys::NewKey;
 
-/// Lists the keys in force, without secrets.
+/// Lists the keys in force by id, without secrets.
 #[utoipa::path(
     get, path = "/v1/admin/keys", operation_id = "list_keys", tag = "admin",
-    responses((status = 200, description = "All keys in force", body = KeyList)),
+    params(
+        ("limit" = Option<u32>, Query, description = "Most keys of a page, 1-500, default 500"),
+        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
+    ),
+    responses((status = 200, description = "A page of the keys in force", body = KeyList)),
     security(("bearer" = ["admin:read"])),
 )]
 pub async fn all(call: Call) -> Answer {
     let keys = call.service().registry.list_keys(call.tenant()?);
-    Ok(list(keys.iter().map(|key| key.to_json()).collect(), None))
+    let page = call.page(USUAL_PAGE)?;
+    Ok(page.of(&keys, |key| key.kid.clone(), |key| key.to_json()))
 }
 
 /// Makes a key. A secret is shown this once.

@@ -13,19 +13,16 @@ pub mod settings;
 pub mod tenants;
 pub mod users;
 
-use serde_json::{Value, json};
-
 use super::call::Call;
+use super::page::MAX_PAGE;
 use super::problem::Problem;
 use super::reply::Reply;
 use crate::domain::document::{Fault, Node};
 use crate::domain::ids::Name;
 use crate::service::catalog_writes::Versioned;
 
-/// `{"data":[...],"next_cursor":...}`.
-fn list(data: Vec<Value>, next_cursor: Option<String>) -> Reply {
-    Reply::json(&json!({"data": data, "next_cursor": next_cursor}))
-}
+/// Rows of a page where callers do not say: of what there is little of, all.
+const USUAL_PAGE: u32 = MAX_PAGE;
 
 fn versioned(record: &Versioned) -> Reply {
     Reply::json(&record.body).with_version(record.version)

@@ -1,25 +1,32 @@
 //! `/v1/admin/plans`: sheets in force, new versions, and all versions.
 
-use serde_json::{Value, json};
+use std::cmp::Reverse;
 
-use super::{document, list};
+use serde_json::json;
+
+use super::{USUAL_PAGE, document};
 use crate::domain::ids::Name;
 use crate::http::call::Call;
 use crate::http::problem::Problem;
 use crate::http::reply::{Answer, Reply};
 use crate::http::schema::{PlanList, PlanPutRequest, PlanReply, PlanVersions};
+use crate::service::ServiceError;
 use crate::service::catalog_writes::PlanPut;
-use crate::service::{Plan, ServiceError};
 
 /// Lists the plans in force, by id.
 #[utoipa::path(
     get, path = "/v1/admin/plans", operation_id = "list_plans", tag = "admin",
-    responses((status = 200, description = "All plans in force", body = PlanList)),
+    params(
+        ("limit" = Option<u32>, Query, description = "Most plans of a page, 1-500, default 500"),
+        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
+    ),
+    responses((status = 200, description = "A page of the plans in force", body = PlanList)),
     security(("bearer" = ["admin:read"])),
 )]
 pub async fn all(call: Call) -> Answer {
     let catalog = call.tenant()?.catalog();
-    Ok(list(catalog.plans.values().map(|plan| plan.to_json()).collect(), None))
+    let page = call.page(USUAL_PAGE)?;
+    Ok(page.of(catalog.plans.values(), |plan| plan.sheet.id.clone(), |plan| plan.to_json()))
 }
 
 /// Shows a plan in force.
@@ -69,17 +76,22 @@ pub async fn put(mut call: Call) -> Answer {
 /// Lists every version of a plan, newest first.
 #[utoipa::path(
     get, path = "/v1/admin/plans/{id}/versions", operation_id = "list_plan_versions", tag = "admin",
-    params(("id" = String, Path, description = "The plan")),
+    params(
+        ("id" = String, Path, description = "The plan"),
+        ("limit" = Option<u32>, Query, description = "Most versions of a page, 1-500, default 500"),
+        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
+    ),
     responses(
-        (status = 200, description = "All versions", body = PlanVersions),
+        (status = 200, description = "A page of versions", body = PlanVersions),
         (status = 404, description = "`unknown_plan`"),
     ),
     security(("bearer" = ["admin:read"])),
 )]
 pub async fn versions(call: Call) -> Answer {
+    let page = call.page(USUAL_PAGE)?;
     let id = plan_in_path(&call)?;
     let versions = call.service().registry.plan_versions(call.tenant()?, &id).await?;
-    Ok(list(versions.iter().map(Plan::to_json).collect::<Vec<Value>>(), None))
+    Ok(page.of(&versions, |plan| Reverse(plan.version), |plan| plan.to_json()))
 }
 
 fn plan_in_path(call: &Call) -> Result<Name, Problem> {

@@ -1,6 +1,6 @@
 //! `/v1/admin/pools`: shared upstream capacity.
 
-use super::{document, list, name_in_path};
+use super::{USUAL_PAGE, document, name_in_path};
 use crate::domain::ids::Name;
 use crate::http::call::Call;
 use crate::http::problem::Problem;
@@ -11,12 +11,17 @@ use crate::service::catalog_writes::PoolPut;
 /// Lists the pools in force, by id.
 #[utoipa::path(
     get, path = "/v1/admin/pools", operation_id = "list_pools", tag = "admin",
-    responses((status = 200, description = "All pools in force", body = PoolList)),
+    params(
+        ("limit" = Option<u32>, Query, description = "Most pools of a page, 1-500, default 500"),
+        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
+    ),
+    responses((status = 200, description = "A page of the pools in force", body = PoolList)),
     security(("bearer" = ["admin:read"])),
 )]
 pub async fn all(call: Call) -> Answer {
     let catalog = call.tenant()?.catalog();
-    Ok(list(catalog.pools.iter().map(|entry| entry.to_json()).collect(), None))
+    let page = call.page(USUAL_PAGE)?;
+    Ok(page.of(&catalog.pools, |entry| entry.pool.id.clone(), |entry| entry.to_json()))
 }
 
 /// Shows a pool in force.

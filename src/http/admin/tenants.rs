@@ -3,7 +3,7 @@
 use actix_web::http::StatusCode;
 use serde_json::{Value, json};
 
-use super::{document, list};
+use super::{USUAL_PAGE, document};
 use crate::domain::ids::TenantId;
 use crate::http::call::Call;
 use crate::http::problem::Problem;
@@ -15,12 +15,17 @@ use crate::service::tenants::NewTenant;
 /// Lists the tenants, by id.
 #[utoipa::path(
     get, path = "/v1/operator/tenants", operation_id = "list_tenants", tag = "operator",
-    responses((status = 200, description = "All tenants", body = TenantList)),
+    params(
+        ("limit" = Option<u32>, Query, description = "Most tenants of a page, 1-500, default 500"),
+        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
+    ),
+    responses((status = 200, description = "A page of tenants", body = TenantList)),
     security(("bearer" = ["operator"])),
 )]
 pub async fn all(call: Call) -> Answer {
     let tenants = call.service().registry.tenants();
-    Ok(list(tenants.iter().map(|tenant| tenant_view(tenant)).collect(), None))
+    let page = call.page(USUAL_PAGE)?;
+    Ok(page.of(&tenants, |tenant| tenant.id.clone(), |tenant| tenant_view(tenant)))
 }
 
 /// Creates a tenant with the shipped plans.

@@ -1,12 +1,11 @@
 //! `/v1/admin/users`: who is on record, on which plan.
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use super::{document, list};
+use super::document;
 use crate::domain::ids::{Name, UserId};
 use crate::http::call::Call;
+use crate::http::page::{Page, list};
 use crate::http::problem::Problem;
 use crate::http::reply::{Answer, Reply};
 use crate::http::schema::{PlanChangeRequest, PlanChangedReply, UserList, UserPutRequest, UserReply};
@@ -15,7 +14,6 @@ use crate::service::Tenant;
 use crate::service::users::{PlanChange, Profile, UserChange};
 
 const PAGE: u32 = 50;
-const MAX_PAGE: u32 = 500;
 
 /// Lists users by id.
 #[utoipa::path(
@@ -31,20 +29,21 @@ const MAX_PAGE: u32 = 500;
     security(("bearer" = ["admin:read"])),
 )]
 pub async fn all(call: Call) -> Answer {
-    let limit = call.number_parameter("limit", 1..=MAX_PAGE)?.unwrap_or(PAGE);
-    let after = call.parameter("cursor")?.map(|cursor| read_cursor(&cursor)).transpose()?;
-    let query = UserQuery {
-        after,
-        contains: call.parameter("q")?.filter(|part| !part.is_empty()),
-        plan: name_parameter(&call, "plan")?,
-        org: name_parameter(&call, "org")?,
-        limit,
-    };
+    let query = call.query(|parameters| {
+        let page = Page::<UserId>::read(parameters, PAGE);
+        Some(UserQuery {
+            after: page.after.map(|user| user.as_str().to_owned()),
+            contains: parameters.text("q"),
+            plan: parameters.optional("plan", Name::parse),
+            org: parameters.optional("org", Name::parse),
+            limit: page.limit,
+        })
+    })?;
     let tenant = call.tenant()?;
     let page = call.service().registry.list_users(tenant, query).await?;
     let last = page.users.last().filter(|_| page.more);
-    let next_cursor = last.map(|user| write_cursor(&user.id));
-    Ok(list(page.users.iter().map(|user| user_view(tenant, user)).collect(), next_cursor))
+    let last = last.map(|user| user.id.clone());
+    Ok(list(page.users.iter().map(|user| user_view(tenant, user)).collect(), last))
 }
 
 /// Shows a user on record.
@@ -137,38 +136,4 @@ fn user_view(tenant: &Tenant, user: &User) -> Value {
         "created_at": user.created_at,
         "version": user.version,
     })
-}
-
-fn name_parameter(call: &Call, name: &str) -> Result<Option<Name>, Problem> {
-    let text = call.parameter(name)?;
-    let parse = |text: String| {
-        Name::parse(&text).map_err(|error| Problem::invalid_part(&format!("query parameter {name}"), error))
-    };
-    text.map(parse).transpose()
-}
-
-/// A cursor is the last id shown: lists stay right whatever is added between
-/// two pages. Callers need not know.
-fn write_cursor(last: &UserId) -> String {
-    URL_SAFE_NO_PAD.encode(last.as_str())
-}
-
-fn read_cursor(cursor: &str) -> Result<String, Problem> {
-    let bytes = URL_SAFE_NO_PAD.decode(cursor).ok();
-    let id = bytes.and_then(|bytes| String::from_utf8(bytes).ok()).filter(|id| UserId::parse(id).is_ok());
-    id.ok_or_else(|| Problem::invalid_part("query parameter cursor", "is none that was given"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cursor_leads_back_to_its_user_and_others_are_refused() {
-        let id = UserId::parse("a/b:あ").unwrap();
-        assert_eq!(read_cursor(&write_cursor(&id)).unwrap(), "a/b:あ");
-        for bad in ["", "%%", "AA", "gICA"] {
-            assert!(read_cursor(bad).is_err(), "{bad}");
-        }
-    }
 }

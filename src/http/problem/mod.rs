@@ -84,7 +84,18 @@ impl Problem {
         problem
     }
 
-    /// A fault outside of the body: in the path, the query or a header.
+    /// Query parameters with faults; a pointer is `/` and the parameter's name.
+    pub fn invalid_query(faults: Vec<Fault>) -> Self {
+        let detail: Cow<'static, str> = match faults.as_slice() {
+            [one] => {
+                format!("The query parameter {} {}.", one.pointer.trim_start_matches('/'), one.message).into()
+            }
+            many => format!("The query has {} faults.", many.len()).into(),
+        };
+        Self::new(Kind::InvalidRequest, detail).with_faults(faults)
+    }
+
+    /// A fault outside of the body and the query: in the path or a header.
     pub fn invalid_part(part: &str, message: impl std::fmt::Display) -> Self {
         let message = format!("{part} {message}");
         let mut problem = Self::new(Kind::InvalidRequest, format!("The {message}."));

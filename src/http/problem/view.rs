@@ -75,7 +75,8 @@ impl<'a> ProblemView<'a> {
 }
 
 /// A fault: a JSON pointer into the body (empty for the whole, or for what
-/// lies outside of the body) and what is wrong there.
+/// lies in the path or a header; `/` and the name for a query parameter) and
+/// what is wrong there.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Fault)]
 pub struct FaultView {

@@ -8,6 +8,7 @@ mod endings;
 mod idempotency;
 mod identity;
 mod input;
+mod lists;
 mod numbers;
 mod plans;
 mod pools;
