@@ -24,6 +24,8 @@ pub(super) struct KeyFiles {
     hashing: Zeroizing<[u8; 32]>,
     /// Encrypts shared secrets.
     sealing: Zeroizing<[u8; 32]>,
+    /// The server's secret was made just now: nothing older rests on it.
+    is_new: bool,
 }
 
 const SERVER_KEY: &str = "server.key";
@@ -33,13 +35,20 @@ impl KeyFiles {
     pub fn open(dir: &Path) -> Result<Self, ServiceError> {
         let unusable = |error| ServiceError::Corrupt(format!("{}: {error}", dir.display()));
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(unusable)?;
+        let is_new = !dir.join(SERVER_KEY).exists();
         let server = server_key(dir).map_err(unusable)?;
         let derive = |purpose| Zeroizing::new(blake3::derive_key(purpose, &*server));
         Ok(Self {
             dir: dir.to_owned(),
             hashing: derive("apportion 2026-11 hash of API keys"),
             sealing: derive("apportion 2026-11 encryption of shared secrets"),
+            is_new,
         })
+    }
+
+    /// Whether there was no secret of the server before this start.
+    pub fn is_new(&self) -> bool {
+        self.is_new
     }
 
     /// The keyed hash under which an API key is stored.
@@ -185,6 +194,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let first = KeyFiles::open(dir.path()).unwrap();
         let again = KeyFiles::open(dir.path()).unwrap();
+        assert!(first.is_new() && !again.is_new());
         assert!(again.secret_matches("ap_x", &first.hash("ap_x")));
         assert!(!again.secret_matches("ap_y", &first.hash("ap_x")));
         let mode = fs::metadata(dir.path().join(SERVER_KEY)).unwrap().permissions().mode();

@@ -181,6 +181,13 @@ fn read_hash(text: &str) -> Result<[u8; 32], &'static str> {
     bytes.and_then(|bytes| bytes.try_into().ok()).ok_or("must be 32 bytes as base64url")
 }
 
+/// Whether a key on record can only be checked with the server's own secret:
+/// API keys and shared secrets.
+pub(super) fn rests_on_server_key(record: &Record) -> bool {
+    let stored = parse(record, |node| node.read(KeyRecord::read));
+    stored.is_ok_and(|stored| matches!(stored.proof, StoredProof::Sealed(_) | StoredProof::Hash(_)))
+}
+
 /// Makes a stored key ready for use.
 pub(super) fn key_of(
     record: &Record,

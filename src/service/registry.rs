@@ -23,7 +23,7 @@ use super::clock::WallClock;
 use super::error::ServiceError;
 use super::identity::{TokenCache, UnknownKids, token_cache, unknown_kids};
 use super::key_files::KeyFiles;
-use super::keyring::{Key, Keyring, key_of};
+use super::keyring::{Key, Keyring, key_of, rests_on_server_key};
 use super::users::{UserCache, user_cache};
 use super::writer::Writer;
 
@@ -100,7 +100,35 @@ impl Registry {
             registry.read_all(true).await?;
             registry.writer.accept(look);
         }
+        registry.tell_of_lost_keys().await?;
         Ok(Arc::new(registry))
+    }
+
+    /// Keys on record that outlived the secret by which they are checked, as
+    /// after a restore of the database alone: their owners meet 401 and
+    /// nothing else would say why.
+    async fn tell_of_lost_keys(&self) -> Result<(), ServiceError> {
+        let lost = if self.files.is_new() { self.keys_on_server_key().await? } else { 0 };
+        if lost > 0 {
+            tracing::warn!(
+                keys = lost,
+                path = %self.options.keys_dir.display(),
+                "server.key was missing and a new one was made: API keys and HS256 keys on record cannot be \
+                 checked any more. Stop, put the old keys directory back and start again, or make new keys"
+            );
+        }
+        Ok(())
+    }
+
+    /// How many keys on record can only be checked with the server's secret.
+    async fn keys_on_server_key(&self) -> Result<usize, ServiceError> {
+        let mut keys = 0;
+        for tenant in self.tenants() {
+            let records = self.ledger.records(Some(tenant.number)).await?;
+            let of_key = records.iter().filter(|record| record.kind == RecordKind::Key);
+            keys += of_key.filter(|record| rests_on_server_key(record)).count();
+        }
+        Ok(keys)
     }
 
     /// Keeps the copy and the wall clock current for as long as anybody holds

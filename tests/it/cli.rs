@@ -200,6 +200,43 @@ fn no_demo_is_made_where_others_could_reach_it() {
     assert!(!out(&said).contains("Bearer"));
 }
 
+#[tokio::test]
+async fn keys_that_lost_their_secret_are_told_of_at_the_start() {
+    let data = tempfile::tempdir().unwrap();
+    let shown = data.path().to_str().unwrap();
+    let first = Serving::first_start(data.path());
+    let call = first.call.clone().expect("a call to paste");
+    let address = call.strip_prefix(FIRST_START).and_then(|rest| rest.split('/').next()).expect("an address");
+    let minted = run(&["token", "mint", "--tenant", "demo", "--scope", "admin:write", "--data", shown]);
+    let client = reqwest::Client::new();
+    for body in [
+        r#"{"kind":"api","scopes":["check"],"name":"backend"}"#,
+        r#"{"kind":"jwt","algorithm":"HS256","scopes":["check"]}"#,
+    ] {
+        let request = client.post(format!("http://{address}/v1/admin/keys")).bearer_auth(out(&minted).trim());
+        let made = request.header("Content-Type", "application/json").body(body).send().await.unwrap();
+        assert_eq!(made.status(), 201);
+    }
+    drop(first);
+    std::fs::remove_dir_all(data.path().join("keys")).unwrap();
+    let mut again = apportion(&["serve", "--listen", "127.0.0.1:0", "--data", shown])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(again.stderr.take().unwrap()).lines();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut lines = lines.map_while(Result::ok);
+        let _ = tell.send(lines.find(|line| line.contains("cannot be checked any more")));
+    });
+    let told = told.recv_timeout(std::time::Duration::from_secs(20));
+    again.kill().unwrap();
+    again.wait().unwrap();
+    let told = told.expect("the log speaks").expect("the log tells");
+    assert!(told.contains("WARN") && told.contains("keys=2"), "{told}");
+}
+
 #[test]
 fn plans_are_checked_with_every_fault_and_an_exit_code() {
     assert_eq!(code(&run(&["plans", "check", "plans"])), 0);
