@@ -31,7 +31,7 @@ pub struct Options {
     /// Threads that serve requests [default: as many as cores; 1 with --pin]
     #[arg(long)]
     pub workers: Option<usize>,
-    /// Which servers: echo, commit, os
+    /// Which servers: echo, commit, os; os:PATH is that of another binary
     #[arg(long, value_delimiter = ',', default_value = "echo,commit,os")]
     pub servers: Vec<String>,
     /// Which operations: cycle, check, settle, check_id, batch, settle_batch, refused, strange, quota

@@ -46,19 +46,27 @@ impl Target {
         self.process.address
     }
 
-    /// The real server with this durability, on a data directory of its own.
-    pub fn start(options: &Options, durability: &str) -> anyhow::Result<Self> {
-        let data = scratch(options)?;
+    /// The real server on a data directory of its own. `name` is its
+    /// durability, with `:` and the path of its binary if that is another.
+    pub fn start(options: &Options, name: &str) -> anyhow::Result<Self> {
+        let (durability, binary) = name.split_once(':').unwrap_or((name, ""));
+        let mut options = options.clone();
+        if !binary.is_empty() {
+            options.binary = binary.into();
+        }
+        let (options, data) = (&options, scratch(&options)?);
         let tenant = |id: &str| create_tenant(options, data.path(), id);
         let tokens = Tokens { open: tenant("open")?, closed: tenant("closed")?, strange: tenant("strange")? };
         let process = serve(options, data.path(), durability)?;
-        let target = Self { name: durability.to_owned(), process, tokens, data: Some(data) };
+        let target = Self { name: name.to_owned(), process, tokens, data: Some(data) };
         let open: Value = serde_json::from_str(SHEET)?;
         let mut closed = open.clone();
         closed["limits"][5]["limit"] = json!(0);
-        for token in [&target.tokens.open, &target.tokens.closed] {
-            put_sheet(target.address(), token, open.clone())?;
-            target.meet_everybody(options, token)?;
+        put_sheet(target.address(), &target.tokens.open, open.clone())?;
+        target.meet_everybody(options, &target.tokens.open)?;
+        if options.wants("refused") {
+            put_sheet(target.address(), &target.tokens.closed, open)?;
+            target.meet_everybody(options, &target.tokens.closed)?;
         }
         for token in [&target.tokens.closed, &target.tokens.strange] {
             put_sheet(target.address(), token, closed.clone())?;
