@@ -3,12 +3,13 @@
 //! `harness` starts the real service and speaks to it; `api` holds what callers may rely on;
 //! `cli` is the command line; `contract` is what every back end must do;
 //! `model` compares it with a second, slow implementation; `faults` kills it and crowds it;
-//! `source` reads the sources.
+//! `docs` runs what the pages tell people to paste; `source` reads the sources.
 #![allow(clippy::unwrap_used)]
 
 mod api;
 mod cli;
 mod contract;
+mod docs;
 mod faults;
 mod harness;
 mod model;
