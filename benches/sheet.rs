@@ -179,7 +179,6 @@ pub fn settlement(now: Millis) -> Settlement {
         at: now,
         late: false,
         by: FinishedBy::Caller,
-        told_model: Name::parse("sonnet").ok(),
         reported: Reported {
             input_tokens: INPUT_TOKENS,
             output_tokens: OUTPUT_TOKENS,

@@ -90,10 +90,11 @@ impl Charge {
         if let Some(earlier) = &self.earlier {
             for step in earlier.steps.iter().rev() {
                 until = step.since.max(earlier.from).min(until);
+                steps.push(FigureStep { since: until, ..*step });
+                // This one held at `at`; those before it did so earlier.
                 if until <= at {
                     break;
                 }
-                steps.push(FigureStep { since: until, ..*step });
             }
         }
         steps.reverse();

@@ -130,8 +130,6 @@ pub struct Settlement {
     pub at: Millis,
     pub late: bool,
     pub by: FinishedBy,
-    /// The model in the caller's words, to know a repeated settle by.
-    pub told_model: Option<Name>,
     pub reported: Reported,
     /// What the limits took (cache weight applied, priced).
     pub counted: Amounts,

@@ -163,7 +163,9 @@ impl Service {
                 let done = Finished { hold, now, limits: outcome.1, replayed: false };
                 Ok((FinishReply::Done(done), Unrecorded(Some(ticket))))
             }
-            engine::Finished::Already(hold) if ending.is_repeated_by(&hold, now) => {
+            engine::Finished::Already(hold)
+                if ending.repeats(&hold, now, &*self.models_of(tenant, &hold).await?) =>
+            {
                 let limits = self.rows_of(tenant, &hold, now).await?;
                 Ok((FinishReply::Done(Finished { hold, now, limits, replayed: true }), barrier()))
             }
@@ -247,7 +249,6 @@ impl Ending<'_> {
             Self::Unknown => How::Doubt,
             Self::Release(reason) => How::Release { reason: *reason, by: FinishedBy::Caller },
             Self::Usage { reported, amounts } => {
-                let told_model = reported.model.clone().or_else(|| hold.model.clone());
                 let mut reported = Reported::clone(reported);
                 let models = service.models_of(tenant, hold).await?;
                 reported.model = served(&reported, hold, |model| models.canonical(model));
@@ -259,7 +260,6 @@ impl Ending<'_> {
                     by: FinishedBy::Caller,
                     counted,
                     amounts: corrected(&hold.amounts, amounts),
-                    told_model,
                     reported,
                 }))
             }
@@ -267,13 +267,13 @@ impl Ending<'_> {
     }
 
     /// Whether this ending says what the hold's end said already.
-    fn is_repeated_by(&self, hold: &Hold, now: Millis) -> bool {
+    fn repeats(&self, hold: &Hold, now: Millis, models: &Models) -> bool {
         match (self, &hold.stage) {
             (Self::Unknown, _) => hold.state(now) == HoldState::InDoubt,
             (Self::Release(_), Stage::Released { by, .. }) => *by == FinishedBy::Caller,
             (Self::Usage { reported, .. }, Stage::Settled(settled)) => {
-                let told = reported.model.as_ref().or(hold.model.as_ref());
-                let same_model = told == settled.told_model.as_ref();
+                let model = served(reported, hold, |model| models.canonical(model));
+                let same_model = model == settled.reported.model;
                 settled.by == FinishedBy::Caller
                     && settled.reported.input_tokens == reported.input_tokens
                     && settled.reported.output_tokens == reported.output_tokens

@@ -118,7 +118,6 @@ fn charge_reserved(hold: &Hold) -> Settlement {
         at: hold.created_at,
         late: true,
         by: FinishedBy::Rule,
-        told_model: hold.model.clone(),
         reported: report(hold, hold.reserved.output_tokens),
         counted: hold.reserved,
         amounts: hold.amounts.clone(),

@@ -117,13 +117,11 @@ impl Service {
         draft.granted.input_tokens = command.reported.input_tokens;
         draft.granted.max_output_tokens = command.reported.output_tokens;
         draft.reserved = counted;
-        let told_model = command.reported.model.clone();
         let reported = Reported { model: model.clone(), ..command.reported.clone() };
         draft.stage = Stage::Settled(Box::new(Settlement {
             at: now,
             late: false,
             by: FinishedBy::Caller,
-            told_model,
             reported,
             counted,
             amounts: amounts.clone(),

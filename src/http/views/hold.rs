@@ -357,7 +357,6 @@ mod tests {
             by: FinishedBy::Caller,
             reported,
             counted,
-            told_model: None,
             amounts: vec![(Label::parse("images").unwrap(), 5), (Label::parse("pages").unwrap(), 1)],
         };
         let view = shown(&hold(Stage::Settled(Box::new(settlement))), 10);

@@ -329,3 +329,20 @@ async fn a_hold_is_found_by_its_request_as_soon_as_it_was_answered() {
         t.release(&made.hold_id()).await.ok();
     }
 }
+
+#[tokio::test]
+async fn a_repeated_settle_may_name_the_model_by_its_alias_or_not_at_all() {
+    let t = Tenant::with(Sheet::new().mt(1000)).await;
+    t.put_models(&json!([{"id": "Opus-4", "aliases": ["smart"], "input": 1, "output": 1}])).await.ok();
+    let hold = t.check(json!({"user": "u", "model": "SMART", "input_tokens": 10})).await.hold_id();
+    for model in [None, Some("opus-4"), Some("smart")] {
+        let mut body = json!({"input_tokens": 10, "output_tokens": 5});
+        if let Some(model) = model {
+            body["model"] = json!(model);
+        }
+        t.settle(&hold, body).await.ok();
+    }
+    let other = json!({"input_tokens": 10, "output_tokens": 5, "model": "haiku"});
+    t.settle(&hold, other).await.refused(409, "already_finished");
+    assert_eq!(t.left("u", "tokens_per_month").await["used"], 15);
+}

@@ -282,3 +282,17 @@ async fn only_an_admitted_check_changes_the_rate_of_a_shared_bucket() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+#[tokio::test]
+async fn a_bucket_ran_by_each_version_of_its_plan_for_as_long_as_that_one_held() {
+    let t = Tenant::with(Sheet::named("one").ob(100, 60)).await;
+    t.put_plan(&Sheet::named("two").ob(100, 0).but("capacity", json!(0)).json()).await.ok();
+    t.spend("u", 0, 100).await;
+    t.pass(10_000).await;
+    // Ten seconds at one a second; none while the plan gave none; then ten a second.
+    t.set_plan("u", "two").await.ok();
+    t.pass(30_000).await;
+    t.put_plan(&Sheet::named("two").ob(100, 600).json()).await.ok();
+    t.pass(2_000).await;
+    assert_eq!(t.remaining("u", "output_tokens_per_minute").await, 30);
+}

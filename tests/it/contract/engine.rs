@@ -99,7 +99,6 @@ fn settle(user: &str, id: u128, output: u64) -> Finish {
             at: NOW,
             late: false,
             by: FinishedBy::Caller,
-            told_model: None,
             reported: Reported { output_tokens: output, ..Reported::default() },
             counted: Amounts {
                 requests: 1,

@@ -110,7 +110,6 @@ pub fn stages() -> [Stage; 4] {
         at: at(5000),
         late: true,
         by: FinishedBy::Admin,
-        told_model: Some(name("Opus")),
         reported: Reported {
             input_tokens: 1180,
             output_tokens: 380,

@@ -19,8 +19,9 @@ impl Oracle {
         let model = body.get("model").and_then(Value::as_str).map(str::to_owned);
         let hold = &self.holds[no];
         if let Some(before) = &hold.settled {
-            let equal = (before.input, before.output, before.cache_read, &before.model)
-                == (input, output, cache_read, &model);
+            let served = |model: &Option<String>| self.canonical(model.as_deref().or(hold.model.as_deref()));
+            let equal = (before.input, before.output, before.cache_read, served(&before.model))
+                == (input, output, cache_read, served(&model));
             return if equal { self.finished(no) } else { self.already_finished(no) };
         }
         if matches!(hold.state, State::Released(_)) {
