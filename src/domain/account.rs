@@ -160,6 +160,14 @@ impl Account {
         while let Some(first) = self.open.first_entry().filter(|first| first.key().0 <= projection.now) {
             first.remove();
         }
+        self.rest();
+    }
+
+    /// An emptied map keeps a node of nearly a kilobyte: too much at rest.
+    fn rest(&mut self) {
+        if self.open.is_empty() {
+            self.open = BTreeMap::new();
+        }
     }
 
     /// Notes that `hold` occupies what its receipts say until `end`.
@@ -185,6 +193,7 @@ impl Account {
 
     pub fn remove_open(&mut self, end: Millis, hold: HoldId) {
         self.open.remove(&(end, hold));
+        self.rest();
     }
 
     /// Counts what a shadow limit would have refused, where its cell is known.

@@ -2,7 +2,7 @@
 
 use super::call::Call;
 use super::problem::{Kind, Problem};
-use super::reply::{Answer, Reply, json_bytes};
+use super::reply::{Answer, Reply};
 use crate::domain::document::{Fault, Node, Reader};
 use crate::service::settings::Settings;
 
@@ -85,8 +85,11 @@ fn write_item(body: &mut Vec<u8>, reply: &Reply) {
         body.push(b'"');
         body.extend_from_slice(name.as_str().as_bytes());
         body.extend_from_slice(b"\":");
+        // Every header value of ours is printable ASCII.
         let text = String::from_utf8_lossy(value.as_bytes());
-        body.extend_from_slice(&json_bytes(&text));
+        if serde_json::to_writer(&mut *body, &text).is_err() {
+            body.extend_from_slice(b"null");
+        }
     }
     // Every item's body was written by `json_bytes`.
     body.extend_from_slice(b"},\"body\":");

@@ -21,8 +21,8 @@ const MAX_INTEGER: u64 = 999_999_999_999_999;
 
 /// Adds both fields for the rows of user scope, if there are any.
 pub fn push_headers(headers: &mut Headers, rows: &[LimitRow], now: Millis) {
-    let mut policy = Vec::with_capacity(256);
-    let mut standing = Vec::with_capacity(192);
+    let mut policy = Vec::with_capacity(96 * rows.len());
+    let mut standing = Vec::with_capacity(64 * rows.len());
     for row in rows.iter().filter(|row| row.scope == Scope::User) {
         if !policy.is_empty() {
             policy.extend_from_slice(b", ");

@@ -81,7 +81,7 @@ impl Reply {
 /// Our views hold numbers, strings and lists only: writing them to memory
 /// cannot fail, and an empty body would show a view that broke this.
 pub fn json_bytes(view: &impl Serialize) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(2048);
+    let mut bytes = Vec::with_capacity(4096);
     if let Err(error) = serde_json::to_writer(&mut bytes, view) {
         tracing::error!(error = %error, "a view could not be written");
         bytes.clear();
