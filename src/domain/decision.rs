@@ -146,11 +146,6 @@ impl Refusal {
     pub fn plain(code: Code) -> Self {
         Self { code, limit: None, max: None, remedy: None, violations: vec![], hold: None, limits: vec![] }
     }
-
-    /// Waiting can help.
-    pub fn is_retryable(&self) -> bool {
-        matches!(self.remedy, Some(Remedy::Wait { .. }))
-    }
 }
 
 /// How long a pool without any stock is waited for, in ms: nothing says when

@@ -96,10 +96,6 @@ impl Service {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
-    pub fn ledger(&self) -> &Arc<dyn Ledger> {
-        &self.ledger
-    }
-
     /// Waits for the turn of whoever reads `id` from the ledger to act on it.
     async fn turn(&self, id: crate::domain::ids::HoldId) -> tokio::sync::MutexGuard<'_, ()> {
         self.turns[id.0 as usize % TURNS].lock().await

@@ -66,7 +66,6 @@ pub struct Registry {
 #[derive(Default)]
 struct Tenants {
     by_id: HashMap<TenantId, Arc<Tenant>, ahash::RandomState>,
-    by_number: HashMap<TenantRef, Arc<Tenant>, ahash::RandomState>,
 }
 
 impl Registry {
@@ -173,10 +172,6 @@ impl Registry {
         &self.wall
     }
 
-    pub fn ledger(&self) -> &Arc<dyn Ledger> {
-        &self.ledger
-    }
-
     /// The tenant of that id as known here.
     pub fn known_tenant(&self, id: &TenantId) -> Option<Arc<Tenant>> {
         self.tenants.read().by_id.get(id).cloned()
@@ -189,10 +184,6 @@ impl Registry {
         }
         self.refresh().await?;
         self.known_tenant(id).ok_or(ServiceError::NotFound("tenant"))
-    }
-
-    pub fn tenant_by_number(&self, number: TenantRef) -> Option<Arc<Tenant>> {
-        self.tenants.read().by_number.get(&number).cloned()
     }
 
     /// All tenants, by id.
@@ -285,7 +276,6 @@ impl Registry {
                 return Ok(first.clone());
             }
             tenants.by_id.insert(row.id.clone(), fresh.clone());
-            tenants.by_number.insert(row.number, fresh.clone());
         }
         self.replace_keys(Some(&fresh), &records);
         Ok(fresh.clone())

@@ -14,7 +14,12 @@ use crate::domain::ids::UserId;
 use crate::domain::plan::Scope;
 
 impl Service {
-    /// See [`Registry::put_user`](super::Registry::put_user).
+    /// Changes a user, or puts one on record; a plan acts now.
+    ///
+    /// # Errors
+    /// `UnknownPlan`; `SequenceRequired` when the last change of plan was
+    /// numbered; `ChangedMeanwhile` when the user is not at version `expected`;
+    /// `Invalid` when a new user has no plan and the tenant no default one.
     pub async fn put_user(
         &self,
         tenant: &Tenant,
@@ -27,7 +32,11 @@ impl Service {
         self.registry.put_user(tenant, id, change, expected, by).await
     }
 
-    /// See [`Registry::change_plan`](super::Registry::change_plan).
+    /// Moves a user to a plan, now. Of numbered changes the highest number
+    /// wins, in whatever order they come.
+    ///
+    /// # Errors
+    /// `UnknownPlan`; `SequenceRequired` without a number after one with it.
     pub async fn change_plan(
         &self,
         tenant: &Tenant,

@@ -279,13 +279,9 @@ impl Registry {
         Ok(UserPage { users, more })
     }
 
-    /// Changes a user, or puts one on record. A plan acts now.
-    ///
-    /// # Errors
-    /// `UnknownPlan`; `SequenceRequired` when the last change of plan was
-    /// numbered; `ChangedMeanwhile` when the user is not at version `expected`;
-    /// `Invalid` when a new user has no plan and the tenant no default one.
-    pub async fn put_user(
+    /// The record's part of [`Service::put_user`](super::Service::put_user),
+    /// which first brings the account to now by what held until now.
+    pub(super) async fn put_user(
         &self,
         tenant: &Tenant,
         id: &UserId,
@@ -317,12 +313,8 @@ impl Registry {
         Err(ServiceError::ChangedMeanwhile)
     }
 
-    /// Moves a user to a plan, now. Of numbered changes the highest number
-    /// wins, in whatever order they come.
-    ///
-    /// # Errors
-    /// `UnknownPlan`; `SequenceRequired` without a number after one with it.
-    pub async fn change_plan(
+    /// The record's part of [`Service::change_plan`](super::Service::change_plan).
+    pub(super) async fn change_plan(
         &self,
         tenant: &Tenant,
         id: &UserId,

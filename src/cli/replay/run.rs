@@ -178,7 +178,7 @@ impl Replay {
         let Ok(change) = change.and_then(|node| UserChange::read(&node)) else {
             bail!("plan {plan} cannot be given to a user");
         };
-        self.service.registry.put_user(&self.tenant, user, change, None, BY).await?;
+        self.service.put_user(&self.tenant, user, change, None, BY).await?;
         Ok(())
     }
 
