@@ -20,6 +20,8 @@ mod rate_limit;
 mod reply;
 mod routes;
 mod schema;
+#[allow(dead_code, reason = "the first of the lists that it is for come with the audit")]
+mod span;
 mod usage;
 mod views;
 

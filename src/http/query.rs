@@ -107,7 +107,8 @@ impl Parameters<'_> {
         self.optional(name, parse)
     }
 
-    fn fault<T>(&mut self, name: &str, message: impl Display) -> Option<T> {
+    /// Notes what is wrong with `name`.
+    pub fn fault<T>(&mut self, name: &str, message: impl Display) -> Option<T> {
         self.faults.push(Fault { pointer: format!("/{name}"), message: message.to_string() });
         None
     }
