@@ -1,8 +1,10 @@
 #![doc = include_str!("README.md")]
 
+mod doubt;
 mod encoding;
 mod sqlite;
 
+pub use doubt::{DoubtFilter, DoubtKey, DoubtPage, DoubtQuery};
 pub use sqlite::{Durability, Inspection, SqliteLedger, inspect};
 
 use std::sync::Arc;
@@ -143,6 +145,18 @@ pub struct Written {
     pub reason: Option<String>,
 }
 
+/// A row of the audit about what is neither a user nor a record.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Note {
+    /// What was done, such as `hold.resolve`.
+    pub action: &'static str,
+    /// What it was done to.
+    pub target: String,
+    /// `None` where there was or is nothing, or nothing to be shown.
+    pub before: Option<serde_json::Value>,
+    pub after: Option<serde_json::Value>,
+}
+
 /// Totals of one day and group, for sums and reports.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UsageRow {
@@ -172,6 +186,8 @@ pub trait Ledger: Send + Sync + 'static {
     ) -> Answer<'_, Option<Hold>>;
     /// Unfinished holds in doubt since `before` or earlier, oldest first.
     fn doubtful(&self, tenant: TenantRef, before: Millis, limit: u32) -> Answer<'_, Vec<Hold>>;
+    /// A page of the holds in doubt that a filter names; see [`DoubtPage`].
+    fn doubts(&self, tenant: TenantRef, query: DoubtQuery) -> Answer<'_, DoubtPage>;
     /// Whether any hold of the tenant was ever recorded.
     fn ever_taken(&self, tenant: TenantRef) -> Answer<'_, bool>;
     /// Daily totals, ordered by day, user, model; `from..to` in days.
@@ -199,6 +215,8 @@ pub trait Ledger: Send + Sync + 'static {
     /// Appends a version: `record.version` must be the newest + 1, else
     /// `Conflict`. Writes the audit row.
     fn put_record(&self, tenant: Option<TenantRef>, record: Record) -> Answer<'_, ()>;
+    /// Appends a row to the audit. The revision stays: nothing else changed.
+    fn note(&self, tenant: TenantRef, note: Note, written: Written) -> Answer<'_, ()>;
     /// Grows with every write to tenants, users and records, by whichever
     /// process: a cheap question for pollers.
     fn revision(&self) -> Answer<'_, u64>;

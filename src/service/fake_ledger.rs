@@ -10,8 +10,8 @@ use crate::domain::hold::Hold;
 use crate::domain::ids::{HoldId, RequestId, TenantId, UserId};
 use crate::domain::time::Millis;
 use crate::ledger::{
-    Answer, Change, Ledger, LedgerError, Record, RecordKind, StoredAccount, TenantRow, UsageRow, User,
-    UserQuery, Written,
+    Answer, Change, DoubtPage, DoubtQuery, Ledger, LedgerError, Note, Record, RecordKind, StoredAccount,
+    TenantRow, UsageRow, User, UserQuery, Written,
 };
 
 #[derive(Default)]
@@ -63,6 +63,9 @@ impl Ledger for FakeLedger {
     }
     fn doubtful(&self, _: TenantRef, _: Millis, _: u32) -> Answer<'_, Vec<Hold>> {
         self.answer(|| Ok(Vec::new()))
+    }
+    fn doubts(&self, _: TenantRef, _: DoubtQuery) -> Answer<'_, DoubtPage> {
+        self.answer(|| Ok(DoubtPage::default()))
     }
     fn ever_taken(&self, _: TenantRef) -> Answer<'_, bool> {
         self.answer(|| Ok(self.taken.load(SeqCst)))
@@ -173,6 +176,9 @@ impl Ledger for FakeLedger {
             self.grow();
             Ok(())
         })
+    }
+    fn note(&self, _: TenantRef, _: Note, _: Written) -> Answer<'_, ()> {
+        self.answer(|| Ok(()))
     }
     fn revision(&self) -> Answer<'_, u64> {
         self.answer(|| Ok(self.revision.load(SeqCst)))

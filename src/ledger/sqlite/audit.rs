@@ -3,7 +3,9 @@
 
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use crate::ledger::Written;
+use super::error::Failure;
+use crate::domain::charge::TenantRef;
+use crate::ledger::{Note, Written};
 
 pub(super) struct AuditRow<'a> {
     /// 0: no tenant.
@@ -23,6 +25,25 @@ pub(super) async fn add(connection: &mut SqliteConnection, row: AuditRow<'_>) ->
     let query = query.bind(row.action).bind(row.target).bind(row.old).bind(row.new);
     query.bind(row.written.reason.as_deref()).execute(connection).await?;
     Ok(())
+}
+
+/// A row that stands by itself.
+pub(super) async fn note(
+    connection: &mut SqliteConnection,
+    tenant: TenantRef,
+    note: &Note,
+    written: &Written,
+) -> Result<(), Failure> {
+    let text = |value: &Option<serde_json::Value>| value.as_ref().map(ToString::to_string);
+    let row = AuditRow {
+        tenant: tenant.0,
+        action: note.action,
+        target: &note.target,
+        old: text(&note.before),
+        new: text(&note.after),
+        written,
+    };
+    Ok(add(connection, row).await?)
 }
 
 /// Once a write, whatever it is made of: pollers count their own writes.

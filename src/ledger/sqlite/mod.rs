@@ -5,6 +5,7 @@ mod batch;
 mod checkpoint;
 mod commit;
 mod connections;
+mod doubts;
 mod error;
 mod inspect;
 mod journal;
@@ -35,8 +36,8 @@ use self::read::Query;
 use self::tail::Tail;
 use super::encoding::unpack_hold;
 use super::{
-    Answer, Change, Ledger, LedgerError, Record, RecordKind, StoredAccount, TenantRow, UsageRow, User,
-    UserQuery, Written,
+    Answer, Change, DoubtPage, DoubtQuery, Ledger, LedgerError, Note, Record, RecordKind, StoredAccount,
+    TenantRow, UsageRow, User, UserQuery, Written,
 };
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
@@ -61,6 +62,8 @@ pub struct SqliteLedger {
 /// Pages that an administrative write changes: the row, its indexes, the audit
 /// and the revision.
 const ADMINISTERED_PAGES: usize = 6;
+/// And one that only adds to the audit.
+const NOTED_PAGES: usize = 2;
 
 impl SqliteLedger {
     /// Opens the file, creates it where it is missing, and brings its schema
@@ -138,26 +141,6 @@ impl SqliteLedger {
             .await
             .inspect(|_| self.journal.wrote(ADMINISTERED_PAGES))
     }
-
-    async fn doubtful_holds(
-        &self,
-        tenant: TenantRef,
-        before: Millis,
-        limit: u32,
-    ) -> Result<Vec<Hold>, LedgerError> {
-        let query = Query::Doubtful { tenant, before, limit };
-        // A tail that says otherwise of any of them has the last word.
-        let rows = self.whole_rows(|tail| tail.doubts(tenant, before), &query).await?;
-        let holds = read::holds(rows)?;
-        let is_overtaken = {
-            let tail = self.journal.tail();
-            holds.iter().any(|hold| tail.hold(&hold.id.0.to_be_bytes()).is_some())
-        };
-        match is_overtaken {
-            true => read::holds(self.journal.settled_rows(&query).await?),
-            false => Ok(holds),
-        }
-    }
 }
 
 impl Ledger for SqliteLedger {
@@ -204,7 +187,11 @@ impl Ledger for SqliteLedger {
     }
 
     fn doubtful(&self, tenant: TenantRef, before: Millis, limit: u32) -> Answer<'_, Vec<Hold>> {
-        self.doubtful_holds(tenant, before, limit).boxed()
+        self.doubtful_holds(tenant, None, None, before, limit).boxed()
+    }
+
+    fn doubts(&self, tenant: TenantRef, query: DoubtQuery) -> Answer<'_, DoubtPage> {
+        self.doubtful_page(tenant, query).boxed()
     }
 
     fn ever_taken(&self, tenant: TenantRef) -> Answer<'_, bool> {
@@ -275,6 +262,17 @@ impl Ledger for SqliteLedger {
 
     fn put_record(&self, tenant: Option<TenantRef>, record: Record) -> Answer<'_, ()> {
         self.administer(move |c| async move { records::put(c, tenant, &record).await }.boxed()).boxed()
+    }
+
+    fn note(&self, tenant: TenantRef, note: Note, written: Written) -> Answer<'_, ()> {
+        async move {
+            self.writer
+                .write(|c| async move { audit::note(c, tenant, &note, &written).await }.boxed())
+                .await?;
+            self.journal.wrote(NOTED_PAGES);
+            Ok(())
+        }
+        .boxed()
     }
 
     fn revision(&self) -> Answer<'_, u64> {

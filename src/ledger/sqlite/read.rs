@@ -11,9 +11,10 @@ use crate::domain::ids::{HoldId, InvalidId, Label, Name, RequestId, UserId};
 use crate::domain::plan::Scope;
 use crate::domain::time::Millis;
 use crate::ledger::encoding::unpack_hold;
-use crate::ledger::{LedgerError, StoredAccount, UsageRow};
+use crate::ledger::{DoubtKey, LedgerError, StoredAccount, UsageRow};
 
 use super::batch::stored_digest;
+use super::doubts::{DOUBTFUL, DOUBTFUL_OF_USER};
 
 /// A question about holds, accounts or usage: one statement.
 #[derive(Debug)]
@@ -21,7 +22,7 @@ pub(super) enum Query {
     Account { key: AccountKey, requests_since: Millis },
     Hold { tenant: TenantRef, id: HoldId },
     HoldByRequest { tenant: TenantRef, user: UserId, digest: u64 },
-    Doubtful { tenant: TenantRef, before: Millis, limit: u32 },
+    Doubtful { tenant: TenantRef, user: Option<UserId>, after: DoubtKey, before: Millis, limit: u32 },
     Usage { tenant: TenantRef, from: i32, to: i32 },
 }
 
@@ -41,8 +42,14 @@ impl Query {
             Self::HoldByRequest { tenant, user, digest } => {
                 sqlx::query(HOLD_BY_REQUEST).bind(tenant.0).bind(user.shared()).bind(stored_digest(*digest))
             }
-            Self::Doubtful { tenant, before, limit } => {
-                sqlx::query(DOUBTFUL).bind(tenant.0).bind(before.0).bind(*limit)
+            Self::Doubtful { tenant, user, after, before, limit } => {
+                let text = if user.is_some() { DOUBTFUL_OF_USER } else { DOUBTFUL };
+                let query = sqlx::query(text).bind(tenant.0).bind(after.since.0).bind(before.0);
+                let query = query.bind(after.hold.0.to_be_bytes().to_vec()).bind(*limit);
+                match user {
+                    Some(user) => query.bind(user.shared()),
+                    None => query,
+                }
             }
             Self::Usage { tenant, from, to } => sqlx::query(USAGE).bind(tenant.0).bind(*from).bind(*to),
         };
@@ -128,10 +135,6 @@ pub(super) fn newest_of_request(
         holds(rows)?.into_iter().filter(|hold| hold.request.as_ref().is_some_and(|mark| mark.id == *request));
     Ok(holds.max_by_key(|hold| (hold.created_at, hold.id)))
 }
-
-pub(super) const DOUBTFUL: &str =
-    "SELECT body FROM holds WHERE tenant = $1 AND finished_at IS NULL AND doubtful_from <= $2
-     ORDER BY doubtful_from, id LIMIT $3";
 
 pub(super) fn holds(rows: Vec<SqliteRow>) -> Result<Vec<Hold>, LedgerError> {
     rows.iter().map(|row| unpack_hold(get(row, 0)?)).collect()

@@ -175,10 +175,12 @@ impl Tail {
         self.layers().find_map(|layer| layer.holds.get(id)).cloned()
     }
 
-    /// Whether a hold that the tables may lack is in doubt since then.
-    pub fn doubts(&self, tenant: TenantRef, before: Millis) -> bool {
+    /// Whether a hold that the tables may lack came into doubt in that time,
+    /// both ends included.
+    pub fn doubts(&self, tenant: TenantRef, since: Millis, before: Millis) -> bool {
         let is_doubtful = |row: &Arc<HoldRow>| {
-            row.tenant == tenant.0 && row.doubtful_from.is_some_and(|from| from <= before.0)
+            row.tenant == tenant.0
+                && row.doubtful_from.is_some_and(|from| (since.0..=before.0).contains(&from))
         };
         let may_have = |layer: &&Layer| layer.earliest_doubt.is_some_and(|from| from <= before.0);
         self.layers().filter(may_have).any(|layer| layer.holds.values().any(is_doubtful))

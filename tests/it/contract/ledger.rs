@@ -3,6 +3,7 @@
 //! A back end is a [`Room`] and one line at the end. Every behaviour gets a
 //! room of its own: one database that can be opened more than once.
 
+mod doubts;
 mod finding;
 mod holds;
 mod records;
@@ -64,6 +65,12 @@ macro_rules! contract {
                 request_ids_come_with_the_users_account_while_they_are_kept,
                 the_newest_hold_of_a_request_id_is_found,
                 holds_in_doubt_come_oldest_first,
+            }
+            doubts::{
+                doubts_come_in_pages_oldest_first,
+                pages_of_doubts_stay_right_while_holds_come_and_end,
+                doubts_are_filtered_by_user_model_feature_and_time,
+                a_page_of_doubts_looks_at_a_bounded_number_and_the_next_goes_on,
             }
             usage::{
                 usage_adds_up_by_day_and_group,

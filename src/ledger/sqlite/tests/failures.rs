@@ -7,7 +7,7 @@ use sqlx::Row;
 use super::super::Portions;
 use super::*;
 use crate::domain::ids::TenantId;
-use crate::ledger::{Ledger, LedgerError, Record, RecordKind, Signals, User};
+use crate::ledger::{Ledger, LedgerError, Note, Record, RecordKind, Signals, User};
 
 fn chain(error: &dyn Error) -> String {
     std::iter::successors(Some(error), |error: &&dyn Error| (*error).source())
@@ -216,6 +216,9 @@ async fn every_write_of_rights_is_in_the_audit() {
     ledger.put_record(Some(TENANT), record(RecordKind::Plan, "pro", 2, Some("{\"a\":2}"))).await.unwrap();
     ledger.put_record(Some(TENANT), record(RecordKind::Plan, "pro", 3, None)).await.unwrap();
     ledger.put_record(None, record(RecordKind::Key, "kid", 1, Some("hash of a secret"))).await.unwrap();
+    let after = Some(serde_json::json!({"state": "settled"}));
+    let note = Note { action: "hold.resolve", target: "hold_1".into(), before: None, after };
+    ledger.note(TENANT, note, written("key_3")).await.unwrap();
     // What is refused leaves no row.
     ledger.put_record(None, record(RecordKind::Key, "kid", 1, Some("again"))).await.unwrap_err();
     ledger.put_user(TENANT, user(2), written("key_1")).await.unwrap_err();
@@ -231,6 +234,7 @@ async fn every_write_of_rights_is_in_the_audit() {
         "plan.changed pro",
         "plan.deleted pro",
         "key.created kid",
+        "hold.resolve hold_1",
     ];
     assert_eq!(actions, expected);
     assert_eq!(rows[0][2], "key_1 why not 5");
@@ -241,6 +245,7 @@ async fn every_write_of_rights_is_in_the_audit() {
     );
     assert_eq!(rows[5][3..], ["{\"a\":1}", "{\"a\":2}"]);
     assert_eq!(rows[6][3..], ["{\"a\":2}", "-"]);
+    assert_eq!(rows[8][2..], ["key_3 why not 5", "-", "{\"state\":\"settled\"}"]);
     let all = format!("{rows:?}");
     for hidden in ["phone-77", "1.2.3.4", "hash of a secret"] {
         assert!(!all.contains(hidden), "{hidden} is in the audit");

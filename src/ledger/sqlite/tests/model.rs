@@ -9,7 +9,7 @@ use super::super::Portions;
 use super::*;
 use crate::domain::charge::{CellId, MeterCode};
 use crate::domain::hold::{FinishedBy, Receipt, ReleaseReason};
-use crate::ledger::Ledger;
+use crate::ledger::{DoubtFilter, DoubtKey, DoubtQuery, Ledger};
 
 struct Random(u64);
 
@@ -165,6 +165,7 @@ impl World {
                 let found = ledger.doubtful(TENANT, before, limit as u32).await.unwrap();
                 let ids: Vec<_> = found.iter().map(|hold| hold.id).collect();
                 assert_eq!(ids, model.doubtful(before, limit));
+                self.look_at_doubts(ledger, before).await;
             }
             _ => {
                 let rows = ledger.usage(TENANT, -1, 1).await.unwrap();
@@ -175,6 +176,24 @@ impl World {
                 assert_eq!(found, model.requests);
             }
         }
+    }
+
+    /// A page from anywhere, of everybody or of one user.
+    async fn look_at_doubts(&mut self, ledger: &SqliteLedger, before: Millis) {
+        let user = UserId::parse(&format!("u_{}", self.random.below(6))).unwrap();
+        let filter = DoubtFilter { user: self.random.one_in(2).then_some(user), ..DoubtFilter::default() };
+        let open = self.model.holds.values().filter(|hold| filter.matches(hold)).filter_map(DoubtKey::of);
+        let mut all: Vec<_> = open.filter(|key| key.since <= before).collect();
+        all.sort();
+        let after = all.get(self.random.below(all.len() as u64 + 3) as usize).copied();
+        let limit = 1 + self.random.below(4) as u32;
+        let query = DoubtQuery { now: before, filter, after, limit };
+        let page = ledger.doubts(TENANT, query).await.unwrap();
+        let found: Vec<_> = page.holds.iter().filter_map(DoubtKey::of).collect();
+        let rest: Vec<_> = all.into_iter().filter(|key| after.is_none_or(|after| after < *key)).collect();
+        assert_eq!(found, rest[..rest.len().min(limit as usize)]);
+        assert_eq!(page.next, found.last().copied().filter(|_| rest.len() > found.len()));
+        assert!(page.holds.iter().all(|hold| self.model.holds[&hold.id] == *hold));
     }
 
     /// Commits, and goes away after some steps. Whatever comes of it: all of

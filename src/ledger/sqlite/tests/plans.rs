@@ -3,7 +3,7 @@
 
 use sqlx::{AssertSqlSafe, Row};
 
-use super::super::{read, records, users};
+use super::super::{doubts, read, records, users};
 use super::Dir;
 
 async fn plan(dir: &Dir, query: &str) -> String {
@@ -26,7 +26,8 @@ async fn no_query_reads_a_whole_table() {
         (read::WIDE_ACCOUNT, &["accounts USING PRIMARY KEY", "holds_open_by_"]),
         (read::HOLD, &["sqlite_autoindex_holds_1 (id=?)"]),
         (read::HOLD_BY_REQUEST, &["holds_open_by_user", "holds_requests (tenant=? AND user_id=?"]),
-        (read::DOUBTFUL, &["holds_open_by_time (tenant=? AND doubtful_from<?)"]),
+        (doubts::DOUBTFUL, &["holds_open_by_time (tenant=? AND doubtful_from>? AND doubtful_from<?)"]),
+        (doubts::DOUBTFUL_OF_USER, &["holds_open_by_user (tenant=? AND user_id=?)"]),
         (read::USAGE, &["usage USING PRIMARY KEY (tenant=? AND day>? AND day<?)"]),
         (users::USER, &["users USING PRIMARY KEY (tenant=? AND id=?)"]),
         (users::ALL, &["users USING PRIMARY KEY (tenant=? AND id>?)"]),

@@ -168,4 +168,6 @@ pub async fn the_revision_grows_by_one_with_every_write(room: impl Room) {
     grows_by(0, "conflicts").await;
     ledger.commit(vec![change(&full_hold())]).await.unwrap();
     grows_by(0, "a commit").await;
+    ledger.note(row.number, note(), written()).await.unwrap();
+    grows_by(0, "a note").await;
 }

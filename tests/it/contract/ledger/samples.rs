@@ -11,7 +11,7 @@ use apportion::domain::ids::{HoldId, Label, Name, RequestId, UserId};
 use apportion::domain::plan::{PerCall, Scope};
 use apportion::domain::quantity::{MAX_AMOUNT, Ppm};
 use apportion::domain::time::Millis;
-use apportion::ledger::{Change, Record, RecordKind, UsageDelta, User, Written};
+use apportion::ledger::{Change, Note, Record, RecordKind, UsageDelta, User, Written};
 
 pub const TENANT: TenantRef = TenantRef(7);
 pub const OTHER: TenantRef = TenantRef(8);
@@ -190,6 +190,16 @@ pub fn person(id: &str) -> User {
 
 pub fn written() -> Written {
     Written { at: at(9), by: "key_1".into(), reason: Some("as agreed".into()) }
+}
+
+pub fn note() -> Note {
+    let state = |state: &str| Some(serde_json::json!({"state": state}));
+    Note {
+        action: "hold.resolve",
+        target: "hold_1".into(),
+        before: state("in_doubt"),
+        after: state("settled"),
+    }
 }
 
 pub fn record(kind: RecordKind, id: &str, version: u32, body: Option<&str>) -> Record {
