@@ -67,18 +67,56 @@ pub(super) fn audited_user(user: &User) -> Value {
     })
 }
 
-/// What the audit shows of a record's body. A key's stays out: it holds the
-/// key's hash.
+/// The audit's word for a write of a user: `user.plan` where nothing but the
+/// plan changes, else `user.put`.
+pub(super) fn audited_user_action(old: Option<&User>, new: &User) -> &'static str {
+    let Some(old) = old else {
+        return if new.plan_sequence.is_some() { "user.plan" } else { "user.put" };
+    };
+    let plan = (&new.plan, new.plan_since, new.plan_sequence);
+    let moved = User {
+        plan: new.plan.clone(),
+        plan_since: new.plan_since,
+        plan_sequence: new.plan_sequence,
+        version: new.version,
+        ..old.clone()
+    };
+    match (&old.plan, old.plan_since, old.plan_sequence) != plan && moved == *new {
+        true => "user.plan",
+        false => "user.put",
+    }
+}
+
+/// What is shown of a key in the audit: nothing by which it is checked, also
+/// if keys get fields that do not exist yet.
+const SHOWN_OF_KEYS: [&str; 5] = ["kind", "algorithm", "scopes", "name", "generated"];
+
+/// What the audit shows of a record's body.
 pub(super) fn audited_body(kind: RecordKind, body: Option<&str>) -> Option<String> {
-    body.filter(|_| kind != RecordKind::Key).map(str::to_owned)
+    let body = body?;
+    if kind != RecordKind::Key {
+        return Some(body.to_owned());
+    }
+    let Ok(Value::Object(mut fields)) = serde_json::from_str(body) else { return None };
+    fields.retain(|name, _| SHOWN_OF_KEYS.contains(&name.as_str()));
+    Some(Value::Object(fields).to_string())
 }
 
 /// The audit's word for what writing `record` does.
-pub(super) fn audited_action(record: &Record) -> String {
-    let verb = match (&record.body, record.version) {
-        (None, _) => "deleted",
-        (Some(_), 1) => "created",
-        (Some(_), _) => "changed",
-    };
-    format!("{}.{verb}", record.kind.as_str())
+pub(super) fn audited_action(record: &Record) -> &'static str {
+    match (record.kind, &record.body) {
+        (RecordKind::Plan, Some(_)) => "plan.put",
+        (RecordKind::Plan, None) => "plan.delete",
+        (RecordKind::Pool, Some(_)) => "pool.put",
+        (RecordKind::Pool, None) => "pool.delete",
+        (RecordKind::Models, _) => "models.put",
+        (RecordKind::Settings, _) => "settings.put",
+        (RecordKind::Key, Some(_)) => "key.create",
+        (RecordKind::Key, None) => "key.delete",
+    }
+}
+
+/// What the audit says was changed: the record's id, or what there is one of.
+pub(super) fn audited_target(record: &Record) -> &str {
+    if record.id.is_empty() { record.kind.as_str() } else { &record.id }
 }

@@ -2,11 +2,18 @@
 
 mod doubt;
 mod encoding;
+mod history;
 mod sqlite;
+mod tallies;
 
 pub use doubt::{DoubtFilter, DoubtKey, DoubtPage, DoubtQuery};
+pub use history::{AuditEntry, AuditQuery, Edge, History, HistoryQuery};
 pub use sqlite::{Durability, Inspection, SqliteLedger, inspect};
+pub use tallies::{
+    Comparison, OTHER, RECENT_MAX, RefusalCount, RefusedCall, RefusedUser, THEIRS_MAX, Tally, Word,
+};
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
@@ -205,7 +212,8 @@ pub trait Ledger: Send + Sync + 'static {
     /// Creates a tenant with its first records, all or nothing. `Conflict`:
     /// the id is taken.
     fn create_tenant(&self, id: TenantId, test: bool, records: Vec<Record>) -> Answer<'_, TenantRow>;
-    fn set_clock(&self, tenant: TenantRef, now: Millis) -> Answer<'_, ()>;
+    /// Writes the audit row.
+    fn set_clock(&self, tenant: TenantRef, now: Millis, written: Written) -> Answer<'_, ()>;
 
     /// The newest version of every record of the tenant that is not deleted;
     /// `None` for what belongs to no tenant (operator keys).
@@ -217,6 +225,23 @@ pub trait Ledger: Send + Sync + 'static {
     fn put_record(&self, tenant: Option<TenantRef>, record: Record) -> Answer<'_, ()>;
     /// Appends a row to the audit. The revision stays: nothing else changed.
     fn note(&self, tenant: TenantRef, note: Note, written: Written) -> Answer<'_, ()>;
+    /// Rows of a tenant's audit, newest first.
+    fn audit(&self, tenant: TenantRef, query: AuditQuery) -> Answer<'_, Vec<AuditEntry>>;
+    /// A part of what is on record about a user.
+    fn history(&self, tenant: TenantRef, query: HistoryQuery) -> Answer<'_, History>;
+
+    /// Adds to the counters of refusals and comparisons. The last
+    /// [`RECENT_MAX`] refusals of a user stay; of another limiter's words
+    /// [`THEIRS_MAX`] a tenant and day, the others as [`OTHER`].
+    fn add_tally(&self, tally: Arc<Tally>) -> Answer<'_, ()>;
+    /// A user's refusals by day and code, newest day first. To be asked for a
+    /// few days.
+    fn refusals(&self, tenant: TenantRef, user: UserId, days: Range<i32>) -> Answer<'_, Vec<RefusalCount>>;
+    /// By day, our word and theirs.
+    fn comparisons(&self, tenant: TenantRef, days: Range<i32>) -> Answer<'_, Vec<Comparison>>;
+    /// Takes out some of the counters of days before `day`. `false`: there are
+    /// no more.
+    fn prune_tallies(&self, tenant: TenantRef, day: i32) -> Answer<'_, bool>;
     /// Grows with every write to tenants, users and records, by whichever
     /// process: a cheap question for pollers.
     fn revision(&self) -> Answer<'_, u64>;

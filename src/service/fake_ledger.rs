@@ -1,5 +1,6 @@
 //! A ledger in memory, for tests of what is kept at hand. It holds no holds.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
@@ -10,8 +11,9 @@ use crate::domain::hold::Hold;
 use crate::domain::ids::{HoldId, RequestId, TenantId, UserId};
 use crate::domain::time::Millis;
 use crate::ledger::{
-    Answer, Change, DoubtPage, DoubtQuery, Ledger, LedgerError, Note, Record, RecordKind, StoredAccount,
-    TenantRow, UsageRow, User, UserQuery, Written,
+    Answer, AuditEntry, AuditQuery, Change, Comparison, DoubtPage, DoubtQuery, History, HistoryQuery, Ledger,
+    LedgerError, Note, Record, RecordKind, RefusalCount, StoredAccount, Tally, TenantRow, UsageRow, User,
+    UserQuery, Written,
 };
 
 #[derive(Default)]
@@ -20,6 +22,8 @@ pub struct FakeLedger {
     records: Mutex<Vec<(Option<TenantRef>, Record)>>,
     users: Mutex<Vec<(TenantRef, User)>>,
     revision: AtomicU64,
+    /// What was counted, in the order in which it came.
+    pub tallies: Mutex<Vec<Arc<Tally>>>,
     /// How often `records` and `user` were asked.
     pub reads: AtomicU64,
     pub taken: AtomicBool,
@@ -129,7 +133,7 @@ impl Ledger for FakeLedger {
             Ok(row)
         })
     }
-    fn set_clock(&self, tenant: TenantRef, now: Millis) -> Answer<'_, ()> {
+    fn set_clock(&self, tenant: TenantRef, now: Millis, _: Written) -> Answer<'_, ()> {
         self.answer(|| {
             let mut tenants = self.tenants.lock();
             if let Some(row) = tenants.iter_mut().find(|row| row.number == tenant) {
@@ -179,6 +183,27 @@ impl Ledger for FakeLedger {
     }
     fn note(&self, _: TenantRef, _: Note, _: Written) -> Answer<'_, ()> {
         self.answer(|| Ok(()))
+    }
+    fn audit(&self, _: TenantRef, _: AuditQuery) -> Answer<'_, Vec<AuditEntry>> {
+        unreachable!("no test reads the audit")
+    }
+    fn history(&self, _: TenantRef, _: HistoryQuery) -> Answer<'_, History> {
+        unreachable!("no test reads a history")
+    }
+    fn add_tally(&self, tally: Arc<Tally>) -> Answer<'_, ()> {
+        self.answer(|| {
+            self.tallies.lock().push(tally);
+            Ok(())
+        })
+    }
+    fn refusals(&self, _: TenantRef, _: UserId, _: Range<i32>) -> Answer<'_, Vec<RefusalCount>> {
+        unreachable!("no test reads counters back")
+    }
+    fn comparisons(&self, _: TenantRef, _: Range<i32>) -> Answer<'_, Vec<Comparison>> {
+        unreachable!("no test reads counters back")
+    }
+    fn prune_tallies(&self, _: TenantRef, _: i32) -> Answer<'_, bool> {
+        unreachable!("no test prunes")
     }
     fn revision(&self) -> Answer<'_, u64> {
         self.answer(|| Ok(self.revision.load(SeqCst)))

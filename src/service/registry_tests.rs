@@ -238,7 +238,7 @@ async fn capacity_is_checked_against_the_shipped_pool() {
 async fn a_test_clock_stands_where_it_is_set_and_goes_forward_only() {
     let bench = Bench::new().await;
     let tenant = bench.test_tenant("lab").await;
-    let set = async |text: &str| bench.registry.set_clock(&tenant, at(text)).await;
+    let set = async |text: &str| bench.registry.set_clock(&tenant, at(text), "test").await;
     let machine = bench.registry.wall().now();
     assert!(tenant.now() >= machine && tenant.now().0 - machine.0 < 60_000, "it runs until it is set");
     set("2026-03-10T12:00:00Z").await.unwrap();
@@ -251,7 +251,7 @@ async fn a_test_clock_stands_where_it_is_set_and_goes_forward_only() {
     set("2026-11-30T14:59:59.999Z").await.unwrap();
     assert_eq!(bench.other().await.tenant(&tenant.id).await.unwrap().now(), at("2026-11-30T14:59:59.999Z"));
     let plain = bench.tenant("shop").await;
-    let refused = bench.registry.set_clock(&plain, at("2026-03-10T12:00:00Z")).await;
+    let refused = bench.registry.set_clock(&plain, at("2026-03-10T12:00:00Z"), "test").await;
     assert!(matches!(refused, Err(ServiceError::NoTestTenant)));
 }
 
@@ -261,12 +261,12 @@ async fn a_clock_set_elsewhere_arrives_and_a_running_one_cannot_go_back() {
     let tenant = bench.test_tenant("lab").await;
     let other = bench.other().await;
     let same = other.tenant(&tenant.id).await.unwrap();
-    bench.registry.set_clock(&tenant, at("2030-01-01T00:00:00Z")).await.unwrap();
+    bench.registry.set_clock(&tenant, at("2030-01-01T00:00:00Z"), "test").await.unwrap();
     other.refresh().await.unwrap();
     assert_eq!(same.now(), at("2030-01-01T00:00:00Z"));
     let running = bench.test_tenant("running").await;
     bench.ledger.taken.store(true, SeqCst);
-    let back = bench.registry.set_clock(&running, at("2026-01-01T00:00:00Z")).await;
+    let back = bench.registry.set_clock(&running, at("2026-01-01T00:00:00Z"), "test").await;
     assert!(matches!(back, Err(ServiceError::ClockBackwards { .. })));
 }
 

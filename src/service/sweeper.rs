@@ -47,8 +47,8 @@ impl Service {
 
     /// Sets a test tenant's clock; what became due by that is resolved before
     /// anything else is decided.
-    pub async fn set_clock(&self, tenant: &Tenant, now: Millis) -> Result<Millis, ServiceError> {
-        let now = self.registry.set_clock(tenant, now).await?;
+    pub async fn set_clock(&self, tenant: &Tenant, now: Millis, by: &str) -> Result<Millis, ServiceError> {
+        let now = self.registry.set_clock(tenant, now, by).await?;
         self.resolve_due(tenant).await?;
         Ok(now)
     }

@@ -83,7 +83,7 @@ impl Registry {
     ///
     /// # Errors
     /// `NoTestTenant`, `ClockBackwards`.
-    pub async fn set_clock(&self, tenant: &Tenant, now: Millis) -> Result<Millis, ServiceError> {
+    pub async fn set_clock(&self, tenant: &Tenant, now: Millis, by: &str) -> Result<Millis, ServiceError> {
         if !tenant.test {
             return Err(ServiceError::NoTestTenant);
         }
@@ -93,7 +93,8 @@ impl Registry {
             return Err(ServiceError::ClockBackwards { now: before });
         }
         if tenant.clock.standing() != Some(now) {
-            self.writer.set_clock(tenant.number, now).await?;
+            let written = Written { at: now, by: by.to_owned(), reason: None };
+            self.writer.set_clock(tenant.number, now, written).await?;
             tenant.clock.stand_at(Some(now));
         }
         Ok(now)

@@ -27,7 +27,7 @@ impl Stage {
         let bench = Bench::new().await;
         let tenant = bench.test_tenant("shop").await;
         let noon = Millis::parse("2026-03-10T12:00:00Z").unwrap();
-        bench.registry.set_clock(&tenant, noon).await.unwrap();
+        bench.registry.set_clock(&tenant, noon, "test").await.unwrap();
         Self { bench, tenant }
     }
 
@@ -117,7 +117,7 @@ async fn the_plans_figures_hold_from_the_change_and_staying_changes_nothing() {
     let noon = stage.tenant.now();
     stage.put("u", json!({"plan": "free", "reason": "x"}), None).await.unwrap();
     let later = noon.plus_ms(5_000);
-    stage.bench.registry.set_clock(&stage.tenant, later).await.unwrap();
+    stage.bench.registry.set_clock(&stage.tenant, later, "test").await.unwrap();
     assert_eq!(stage.put("u", json!({"plan": "free", "reason": "x"}), None).await.unwrap().plan_since, noon);
     assert_eq!(stage.put("u", json!({"plan": "pro", "reason": "x"}), None).await.unwrap().plan_since, later);
     assert_eq!(stage.profile("u").await.plan_since(), later);

@@ -65,9 +65,14 @@ impl Writer {
         Ok(row)
     }
 
-    pub async fn set_clock(&self, tenant: TenantRef, now: Millis) -> Result<(), LedgerError> {
+    pub async fn set_clock(
+        &self,
+        tenant: TenantRef,
+        now: Millis,
+        written: Written,
+    ) -> Result<(), LedgerError> {
         let _counted = self.gate.read().await;
-        self.ledger.set_clock(tenant, now).await?;
+        self.ledger.set_clock(tenant, now, written).await?;
         self.count();
         Ok(())
     }

@@ -64,7 +64,7 @@ pub async fn replay(plan: Plan) -> anyhow::Result<Report> {
 async fn tenant(registry: &Registry, plan: &Plan) -> anyhow::Result<Arc<Tenant>> {
     let id = TenantId::parse("replay")?;
     let tenant = registry.create_tenant_with(&id, true, None, &plan.content, BY).await?;
-    registry.set_clock(&tenant, plan.calls[0].at).await?;
+    registry.set_clock(&tenant, plan.calls[0].at, BY).await?;
     Ok(tenant)
 }
 
@@ -128,7 +128,7 @@ impl Replay {
     }
 
     async fn check(&mut self, index: usize, call: &Call, mix: &[(Name, u64)]) -> anyhow::Result<()> {
-        self.service.registry.set_clock(&self.tenant, call.at).await?;
+        self.service.registry.set_clock(&self.tenant, call.at, BY).await?;
         let user = self.zipf.draw(&mut self.draw);
         let plan = usize::from(self.plan_of[user]);
         let id = user_id(user)?;
@@ -194,7 +194,7 @@ impl Replay {
     }
 
     async fn settle(&mut self, open: &Open, call: &Call) -> anyhow::Result<()> {
-        self.service.registry.set_clock(&self.tenant, open.ends).await?;
+        self.service.registry.set_clock(&self.tenant, open.ends, BY).await?;
         let reported = Reported {
             input_tokens: call.input_tokens,
             output_tokens: call.output_tokens,

@@ -44,6 +44,6 @@ pub async fn put(mut call: Call) -> Answer {
     let body = call.body().await?;
     let now = body::document(&body, |fields| fields.required("now").parsed(Millis::parse))?;
     let tenant = call.tenant()?;
-    let now = call.service().set_clock(tenant, now).await?;
+    let now = call.service().set_clock(tenant, now, &call.author()).await?;
     Ok(Reply::json(&ClockView { now, test: tenant.test }))
 }

@@ -7,6 +7,7 @@ mod commit;
 mod connections;
 mod doubts;
 mod error;
+mod history;
 mod inspect;
 mod journal;
 mod open;
@@ -14,12 +15,14 @@ mod read;
 mod records;
 mod statement;
 mod tail;
+mod tallies;
 mod users;
 mod writing;
 
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -36,8 +39,9 @@ use self::read::Query;
 use self::tail::Tail;
 use super::encoding::unpack_hold;
 use super::{
-    Answer, Change, DoubtPage, DoubtQuery, Ledger, LedgerError, Note, Record, RecordKind, StoredAccount,
-    TenantRow, UsageRow, User, UserQuery, Written,
+    Answer, AuditEntry, AuditQuery, Change, Comparison, DoubtPage, DoubtQuery, History, HistoryQuery, Ledger,
+    LedgerError, Note, Record, RecordKind, RefusalCount, StoredAccount, Tally, TenantRow, UsageRow, User,
+    UserQuery, Written,
 };
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
@@ -62,8 +66,8 @@ pub struct SqliteLedger {
 /// Pages that an administrative write changes: the row, its indexes, the audit
 /// and the revision.
 const ADMINISTERED_PAGES: usize = 6;
-/// And one that only adds to the audit.
-const NOTED_PAGES: usize = 2;
+/// And one of which no poller has to hear.
+const BESIDE_PAGES: usize = 4;
 
 impl SqliteLedger {
     /// Opens the file, creates it where it is missing, and brings its schema
@@ -140,6 +144,15 @@ impl SqliteLedger {
             })
             .await
             .inspect(|_| self.journal.wrote(ADMINISTERED_PAGES))
+    }
+
+    /// Runs a write that no poller has to hear of.
+    async fn write_beside<T, W>(&self, work: W) -> Result<T, LedgerError>
+    where
+        T: Send + 'static,
+        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, Failure>> + Send + 'static,
+    {
+        self.writer.write(work).await.inspect(|_| self.journal.wrote(BESIDE_PAGES))
     }
 }
 
@@ -240,8 +253,9 @@ impl Ledger for SqliteLedger {
             .boxed()
     }
 
-    fn set_clock(&self, tenant: TenantRef, now: Millis) -> Answer<'_, ()> {
-        self.administer(move |c| records::set_clock(c, tenant, now).boxed()).boxed()
+    fn set_clock(&self, tenant: TenantRef, now: Millis, written: Written) -> Answer<'_, ()> {
+        self.administer(move |c| async move { records::set_clock(c, tenant, now, &written).await }.boxed())
+            .boxed()
     }
 
     fn records(&self, tenant: Option<TenantRef>) -> Answer<'_, Vec<Record>> {
@@ -265,14 +279,49 @@ impl Ledger for SqliteLedger {
     }
 
     fn note(&self, tenant: TenantRef, note: Note, written: Written) -> Answer<'_, ()> {
+        self.write_beside(move |c| async move { audit::note(c, tenant, &note, &written).await }.boxed())
+            .boxed()
+    }
+
+    fn audit(&self, tenant: TenantRef, query: AuditQuery) -> Answer<'_, Vec<AuditEntry>> {
         async move {
-            self.writer
-                .write(|c| async move { audit::note(c, tenant, &note, &written).await }.boxed())
-                .await?;
-            self.journal.wrote(NOTED_PAGES);
-            Ok(())
+            let rows = self.rows(|c| history::audit_rows(c, tenant, query).boxed()).await?;
+            rows.iter().map(history::audit_entry).collect()
         }
         .boxed()
+    }
+
+    fn history(&self, tenant: TenantRef, query: HistoryQuery) -> Answer<'_, History> {
+        async move {
+            let key = AccountKey { tenant, scope: Scope::User, owner: query.user.shared() };
+            let query = Query::History { tenant, query };
+            history::read(&self.whole_rows(|tail| tail.touches(&key), &query).await?)
+        }
+        .boxed()
+    }
+
+    fn add_tally(&self, tally: Arc<Tally>) -> Answer<'_, ()> {
+        self.write_beside(move |c| async move { tallies::add(c, &tally).await }.boxed()).boxed()
+    }
+
+    fn refusals(&self, tenant: TenantRef, user: UserId, days: Range<i32>) -> Answer<'_, Vec<RefusalCount>> {
+        async move {
+            let rows = self.rows(|c| tallies::refusals_of(c, tenant, user, days).boxed()).await?;
+            rows.iter().map(tallies::refusal_count).collect()
+        }
+        .boxed()
+    }
+
+    fn comparisons(&self, tenant: TenantRef, days: Range<i32>) -> Answer<'_, Vec<Comparison>> {
+        async move {
+            let rows = self.rows(|c| tallies::comparisons(c, tenant, days).boxed()).await?;
+            rows.iter().map(tallies::comparison).collect()
+        }
+        .boxed()
+    }
+
+    fn prune_tallies(&self, tenant: TenantRef, day: i32) -> Answer<'_, bool> {
+        self.write_beside(move |c| tallies::prune(c, tenant, day).boxed()).boxed()
     }
 
     fn revision(&self) -> Answer<'_, u64> {

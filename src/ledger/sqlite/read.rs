@@ -11,10 +11,11 @@ use crate::domain::ids::{HoldId, InvalidId, Label, Name, RequestId, UserId};
 use crate::domain::plan::Scope;
 use crate::domain::time::Millis;
 use crate::ledger::encoding::unpack_hold;
-use crate::ledger::{DoubtKey, LedgerError, StoredAccount, UsageRow};
+use crate::ledger::{DoubtKey, HistoryQuery, LedgerError, StoredAccount, UsageRow};
 
 use super::batch::stored_digest;
 use super::doubts::{DOUBTFUL, DOUBTFUL_OF_USER};
+use super::history;
 
 /// A question about holds, accounts or usage: one statement.
 #[derive(Debug)]
@@ -24,6 +25,7 @@ pub(super) enum Query {
     HoldByRequest { tenant: TenantRef, user: UserId, digest: u64 },
     Doubtful { tenant: TenantRef, user: Option<UserId>, after: DoubtKey, before: Millis, limit: u32 },
     Usage { tenant: TenantRef, from: i32, to: i32 },
+    History { tenant: TenantRef, query: HistoryQuery },
 }
 
 impl Query {
@@ -52,6 +54,7 @@ impl Query {
                 }
             }
             Self::Usage { tenant, from, to } => sqlx::query(USAGE).bind(tenant.0).bind(*from).bind(*to),
+            Self::History { tenant, query } => return history::rows(connection, *tenant, query).await,
         };
         query.fetch_all(connection).await
     }

@@ -9,7 +9,7 @@ use super::read::{get, named};
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::TenantId;
 use crate::domain::time::Millis;
-use crate::ledger::encoding::{audited_action, audited_body};
+use crate::ledger::encoding::{audited_action, audited_body, audited_target};
 use crate::ledger::{LedgerError, Record, RecordKind, TenantRow, Written};
 
 /// How a record's tenant is stored: numbers begin at 1, 0 is no tenant.
@@ -89,8 +89,8 @@ pub(super) async fn put(
     query.bind(record.written.reason.as_deref()).execute(&mut *connection).await?;
     let row = AuditRow {
         tenant: stored(tenant),
-        action: &audited_action(record),
-        target: &record.id,
+        action: audited_action(record),
+        target: audited_target(record),
         old: audited_body(record.kind, old),
         new: audited_body(record.kind, record.body.as_deref()),
         written: &record.written,
@@ -131,7 +131,7 @@ pub(super) async fn create_tenant(
     let nobody = Written { at: Millis(0), by: String::new(), reason: None };
     let row = AuditRow {
         tenant: number,
-        action: "tenant.created",
+        action: "tenant.create",
         target: id.as_str(),
         old: None,
         new: Some(serde_json::json!({ "test": test }).to_string()),
@@ -144,15 +144,27 @@ pub(super) async fn create_tenant(
     Ok(TenantRow { number: TenantRef(number), id, test, suspended: false, clock: None })
 }
 
-/// `Conflict`: there is no such tenant (any more).
+/// Sets the clock and writes the audit row. `Conflict`: there is no such tenant
+/// (any more).
 pub(super) async fn set_clock(
     connection: &mut SqliteConnection,
     tenant: TenantRef,
     now: Millis,
+    written: &Written,
 ) -> Result<(), Failure> {
+    let text = "SELECT id, clock FROM tenants WHERE number = $1";
+    let query = sqlx::query(text).bind(tenant.0).fetch_optional(&mut *connection);
+    let Some(before) = query.await? else { return Err(LedgerError::Conflict.into()) };
     let query = sqlx::query("UPDATE tenants SET clock = $2 WHERE number = $1").bind(tenant.0).bind(now.0);
-    match query.execute(connection).await?.rows_affected() {
-        0 => Err(LedgerError::Conflict.into()),
-        _ => Ok(()),
-    }
+    query.execute(&mut *connection).await?;
+    let shown = |now: Millis| serde_json::json!({ "now": now }).to_string();
+    let row = AuditRow {
+        tenant: tenant.0,
+        action: "clock.set",
+        target: get(&before, 0)?,
+        old: get::<Option<i64>>(&before, 1)?.map(|at| shown(Millis(at))),
+        new: Some(shown(now)),
+        written,
+    };
+    Ok(audit::add(connection, row).await?)
 }

@@ -8,7 +8,7 @@ use super::read::{get, named, unnamed};
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::{Name, UserId};
 use crate::domain::time::Millis;
-use crate::ledger::encoding::audited_user;
+use crate::ledger::encoding::{audited_user, audited_user_action};
 use crate::ledger::{LedgerError, Signals, User, UserQuery, Written};
 
 macro_rules! select_users {
@@ -99,7 +99,7 @@ pub(super) async fn put(
     }
     let row = AuditRow {
         tenant: tenant.0,
-        action: if old.is_some() { "user.changed" } else { "user.created" },
+        action: audited_user_action(old.as_ref(), user),
         target: user.id.as_str(),
         old: old.as_ref().map(|old| audited_user(old).to_string()),
         new: Some(audited_user(user).to_string()),

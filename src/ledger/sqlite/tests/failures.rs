@@ -226,14 +226,14 @@ async fn every_write_of_rights_is_in_the_audit() {
     let rows = audit(&dir).await;
     let actions: Vec<String> = rows.iter().map(|[action, target, ..]| format!("{action} {target}")).collect();
     let expected = [
-        "user.created u_1",
-        "user.changed u_1",
-        "tenant.created demo",
-        "settings.created ",
-        "plan.created pro",
-        "plan.changed pro",
-        "plan.deleted pro",
-        "key.created kid",
+        "user.put u_1",
+        "user.plan u_1",
+        "tenant.create demo",
+        "settings.put settings",
+        "plan.put pro",
+        "plan.put pro",
+        "plan.delete pro",
+        "key.create kid",
         "hold.resolve hold_1",
     ];
     assert_eq!(actions, expected);

@@ -59,11 +59,11 @@ pub async fn a_clock_is_kept(room: impl Room) {
     let ledger = room.open().await;
     let row = ledger.create_tenant(tenant("demo"), true, Vec::new()).await.unwrap();
     for clock in [at(5), at(0)] {
-        ledger.set_clock(row.number, clock).await.unwrap();
+        ledger.set_clock(row.number, clock, written()).await.unwrap();
         let expected = TenantRow { clock: Some(clock), ..row.clone() };
         assert_eq!(ledger.tenants().await.unwrap(), [expected]);
     }
-    conflicts(ledger.set_clock(TenantRef(4_000_000_000), at(0)).await);
+    conflicts(ledger.set_clock(TenantRef(4_000_000_000), at(0), written()).await);
 }
 
 pub async fn the_newest_version_of_each_record_is_listed(room: impl Room) {
@@ -157,7 +157,7 @@ pub async fn the_revision_grows_by_one_with_every_write(room: impl Room) {
     let first = vec![record(Settings, "", 1, Some("{}")), record(Plan, "free", 1, Some("{}"))];
     let row = ledger.create_tenant(tenant("demo"), true, first).await.unwrap();
     grows_by(1, "a tenant with two records").await;
-    ledger.set_clock(row.number, at(1)).await.unwrap();
+    ledger.set_clock(row.number, at(1), written()).await.unwrap();
     grows_by(1, "a clock").await;
     ledger.put_user(row.number, person("u_1"), written()).await.unwrap();
     grows_by(1, "a user").await;
