@@ -67,6 +67,7 @@ fn charge(limit: &Limit, now: Millis) -> Charge {
         enforce: limit.enforce,
         asked: true,
         earlier: None,
+        grants: None,
         switches: true,
         keep: 0,
     }
@@ -91,7 +92,7 @@ fn figures(rule: &Rule, now: Millis) -> Figures {
                     }
                 }
             };
-            Figures::Window { limit: *limit, granted: 0, span }
+            Figures::Window { limit: *limit, since: Millis(0), span }
         }
         Rule::Slots { limit } | Rule::Rolling { limit, .. } => Figures::Slots { limit: *limit },
     }

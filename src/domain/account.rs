@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use super::cell::{Bucket, Cell, Slots, Window};
 use super::charge::{CellId, Charge, Figures, Span};
+use super::grant::Spent;
 use super::hold::{Hold, Receipt};
 use super::ids::HoldId;
 use super::plan::Scope;
@@ -24,6 +25,8 @@ pub struct Account {
     open: BTreeMap<(Millis, HoldId), Parts>,
     /// Lease ends up to here are in the cells. Time never runs back behind it.
     advanced_to: Millis,
+    /// What is gone of grants.
+    spent: Spent,
 }
 
 /// A cell with its name.
@@ -43,32 +46,50 @@ type Parts = SmallVec<[(u16, u64); 2]>;
 struct Packed {
     cells: Vec<Place>,
     advanced_to: Millis,
+    spent: Spent,
 }
 
-const FORMAT: u8 = 1;
+/// Its first format, before there were grants.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(Serialize))]
+struct Packed1 {
+    cells: Vec<Place>,
+    advanced_to: Millis,
+}
+
+impl From<Packed1> for Packed {
+    fn from(Packed1 { cells, advanced_to }: Packed1) -> Self {
+        Self { cells, advanced_to, spent: Spent::default() }
+    }
+}
+
+const FORMAT_1: u8 = 1;
+const FORMAT: u8 = 2;
 
 impl Account {
     /// Packs the cells for the ledger.
     pub fn pack(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(16 + 40 * self.cells.len());
         bytes.push(FORMAT);
-        let packed = PackedRef { cells: &self.cells, advanced_to: self.advanced_to };
+        let packed = PackedRef { cells: &self.cells, advanced_to: self.advanced_to, spent: &self.spent };
         postcard::to_extend(&packed, bytes).unwrap_or_default()
     }
 
-    /// Reads what `pack` wrote and puts the unfinished holds back.
+    /// Reads what `pack` wrote, now or in earlier days, and puts the unfinished
+    /// holds back.
     pub fn unpack<'h>(
         bytes: Option<&[u8]>,
         scope: Scope,
         unfinished: impl Iterator<Item = &'h Hold>,
     ) -> Result<Self, String> {
         let Some(bytes) = bytes else { return Ok(Self::default()) };
-        let packed: Packed = match bytes.split_first() {
-            Some((&FORMAT, rest)) => postcard::from_bytes(rest).map_err(|error| error.to_string())?,
+        let packed: Result<Packed, postcard::Error> = match bytes.split_first() {
+            Some((&FORMAT, rest)) => postcard::from_bytes(rest),
+            Some((&FORMAT_1, rest)) => postcard::from_bytes::<Packed1>(rest).map(Packed::from),
             _ => return Err("unknown format of an account".into()),
         };
-        let mut account =
-            Self { cells: packed.cells, open: BTreeMap::new(), advanced_to: packed.advanced_to };
+        let Packed { cells, advanced_to, spent } = packed.map_err(|error| error.to_string())?;
+        let mut account = Self { cells, open: BTreeMap::new(), advanced_to, spent };
         for hold in unfinished {
             if let Some(end) = hold.doubtful_from().filter(|end| *end > account.advanced_to) {
                 let receipts = hold.receipts.iter().filter(|receipt| receipt.scope == scope);
@@ -112,14 +133,20 @@ impl Account {
             }
             at.push(found.or_else(|| (charge.account == index && charge.asked).then(|| cells.len() - 1)));
         }
+        let mut projection = Projection { cells, at, now, spent: self.spent.clone() };
         let keep_past = !self.is_quiet(now);
         for (place, charge) in charged.into_iter().enumerate() {
-            self.bring_to(&mut cells[place].cell, place as u16, charge, now, keep_past);
+            match (&mut projection.cells[place].cell, charge) {
+                (Cell::Window(window), Some(charge)) => {
+                    turn(window, charge, &mut projection.spent, now, keep_past);
+                }
+                (cell, charge) => self.bring_to(cell, place as u16, charge, now),
+            }
         }
-        Projection { cells, at, now }
+        projection
     }
 
-    fn bring_to(&self, cell: &mut Cell, place: u16, charge: Option<&Charge>, now: Millis, keep_past: bool) {
+    fn bring_to(&self, cell: &mut Cell, place: u16, charge: Option<&Charge>, now: Millis) {
         let ended = self.open.range(..=(now, HoldId(u128::MAX)));
         let mut ends = ended.flat_map(|((end, _), parts)| {
             parts.iter().filter(|(part, _)| *part == place).map(|(_, amount)| (*end, *amount))
@@ -130,12 +157,7 @@ impl Account {
                 bucket.advance(&changes, ends, now);
             }
             (Cell::Bucket(bucket), None) => ends.for_each(|(end, amount)| bucket.end_lease(amount, end)),
-            (Cell::Window(window), Some(charge)) => {
-                if let Some(span) = charge.figures.span() {
-                    window.roll(span, now, keep_past);
-                }
-            }
-            (Cell::Window(_), None) => {}
+            (Cell::Window(_), _) => {}
             (Cell::Slots(slots), _) => ends.by_ref().for_each(|_| slots.free()),
         }
     }
@@ -153,6 +175,7 @@ impl Account {
     /// Puts a projection in the account's place.
     pub fn accept(&mut self, projection: Projection) {
         self.cells = projection.cells;
+        self.spent = projection.spent;
         if self.cells.capacity() > self.cells.len() + 2 {
             self.cells.shrink_to_fit();
         }
@@ -209,6 +232,22 @@ impl Account {
 struct PackedRef<'a> {
     cells: &'a [Place],
     advanced_to: Millis,
+    spent: &'a Spent,
+}
+
+/// Brings a window to `now` through the rules its borders had since it was
+/// last turned. Of a window that ended, what was taken beyond the limit of its
+/// last instant is gone from the grants that were alive then.
+fn turn(window: &mut Window, charge: &Charge, spent: &mut Spent, now: Millis, keep_past: bool) {
+    for (at, span) in charge.spans_until(now) {
+        let Some(ended) = window.roll(span, at, keep_past) else { continue };
+        if charge.grants().is_empty() {
+            continue;
+        }
+        let last = Millis(ended.end.0 - 1);
+        let beyond = ended.taken.saturating_sub(charge.limit_at(last));
+        spent.pay(charge.grants(), beyond, last);
+    }
 }
 
 fn fresh(figures: Figures, now: Millis) -> Cell {
@@ -226,6 +265,7 @@ pub struct Projection {
     cells: Vec<Place>,
     at: SmallVec<[Option<usize>; 8]>,
     now: Millis,
+    spent: Spent,
 }
 
 impl Projection {
@@ -253,6 +293,11 @@ impl Projection {
     /// The cell of a receipt, if the account has it.
     pub fn find(&self, id: CellId) -> Option<usize> {
         Account::find(&self.cells, id)
+    }
+
+    /// What grants add to the charge's limit.
+    pub fn granted(&self, charge: &Charge) -> u64 {
+        self.spent.granted(charge.grants(), self.now)
     }
 
     /// The span of the charge on `place`, if one of the operation's charges

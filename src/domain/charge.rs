@@ -8,9 +8,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
+use super::grant::Grant;
 use super::hold::Opening;
 use super::plan::{Enforce, Meter, Scope};
-use super::quantity::add_saturating;
 use super::time::Millis;
 
 /// The short number a tenant has in this installation.
@@ -51,9 +51,12 @@ pub struct Charge {
     /// Whether the call matches the limit. One that does not is carried all
     /// the same where its figures must reach the cell.
     pub asked: bool,
-    /// Figures of a bucket that held before `figures` did, since the cell may
-    /// last have run: oldest first.
+    /// The rules that held before `figures` did, since the cell may last have
+    /// run; `None` for nearly all.
     pub earlier: Option<Earlier>,
+    /// What was ever granted on a window, as long as a window that it may have
+    /// to pay for is not over and done with; `None` for nearly all.
+    pub grants: Option<Arc<[Grant]>>,
     /// Whether the figures stay in the cell. In an account that several sheets
     /// share, only an admitted check may leave its own behind.
     pub switches: bool,
@@ -61,29 +64,49 @@ pub struct Charge {
     pub keep: u64,
 }
 
-/// Figures that a bucket ran with for a time.
+/// Figures that a bucket or a window ran with for a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FigureStep {
-    pub capacity: u64,
+    /// A bucket's capacity, a window's limit.
+    pub most: u64,
+    /// A bucket's tokens per minute; nothing to a window.
     pub refill: u64,
     pub since: Millis,
 }
 
-/// The steps of a plan's earlier versions, as far as they held for a user.
+/// A rule of borders that ended: the windows around its last instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpanStep {
+    /// When another rule took its place. A window of the old rule that runs
+    /// then still ends as it began.
+    pub at: Millis,
+    /// The old rule, with the borders around `at`.
+    pub span: Span,
+}
+
+/// The rules of a limit that held for a user before those of now.
 #[derive(Debug, Clone)]
 pub struct Earlier {
+    /// Ascending.
     pub steps: Arc<[FigureStep]>,
-    /// From when the user has been on the plan.
+    /// From when the user has been under these steps.
     pub from: Millis,
+    /// Ascending; of calendar windows whose zone or anchor changed. The cell
+    /// tells which of them it has seen: those change nothing.
+    pub spans: Box<[SpanStep]>,
 }
 
 impl Charge {
-    /// The changes of figures of a bucket after `at`, in order, the present
-    /// ones last. Empty for other charges.
+    /// The changes of the figures of a bucket or window after `at`, in order,
+    /// the present ones last. Empty for other charges.
     pub fn steps_after(&self, at: Millis) -> SmallVec<[FigureStep; 2]> {
-        let Figures::Bucket { capacity, refill, since } = self.figures else { return SmallVec::new() };
+        let (most, refill, since) = match self.figures {
+            Figures::Bucket { capacity, refill, since } => (capacity, refill, since),
+            Figures::Window { limit, since, .. } => (limit, 0, since),
+            Figures::Slots { .. } | Figures::Kept => return SmallVec::new(),
+        };
         let mut steps: SmallVec<[FigureStep; 2]> = SmallVec::new();
-        steps.push(FigureStep { capacity, refill, since });
+        steps.push(FigureStep { most, refill, since });
         // Back in time. No version held longer than until the next one came,
         // also where a test clock was set back behind the first versions.
         let mut until = since;
@@ -101,6 +124,28 @@ impl Charge {
         steps
     }
 
+    /// The limit of a window as it was at `at`, without grants; 0 for other
+    /// charges.
+    pub fn limit_at(&self, at: Millis) -> u64 {
+        let steps = self.steps_after(at);
+        let held = steps.iter().rev().find(|step| step.since <= at).or(steps.first());
+        held.map_or(0, |step| step.most)
+    }
+
+    /// The rules of a window's borders up to `now`, in order, each with the
+    /// instant to which it holds.
+    pub fn spans_until(&self, now: Millis) -> impl Iterator<Item = (Millis, Span)> + '_ {
+        let spans = self.earlier.as_ref().map_or(&[][..], |earlier| &earlier.spans);
+        let past = spans.iter().take_while(move |step| step.at <= now).map(|step| (step.at, step.span));
+        let present = self.figures.span().map(|span| (now, span));
+        // A charge that is no window has no borders, whatever it was before.
+        present.is_some().then_some(past).into_iter().flatten().chain(present)
+    }
+
+    pub(super) fn grants(&self) -> &[Grant] {
+        self.grants.as_deref().unwrap_or_default()
+    }
+
     /// Whether the account is the caller's own side (not the shared pool).
     pub fn account_is_callers(&self, scopes: &[Scope]) -> bool {
         scopes[usize::from(self.account)] != Scope::Pool
@@ -116,12 +161,11 @@ impl Figures {
         }
     }
 
-    /// The most the limit can ever give at once.
+    /// The most the limit itself can ever give at once; grants come on top.
     pub fn ceiling(&self) -> u64 {
         match self {
             Self::Bucket { capacity, .. } => *capacity,
-            Self::Window { limit, granted, .. } => add_saturating(*limit, *granted),
-            Self::Slots { limit } => *limit,
+            Self::Window { limit, .. } | Self::Slots { limit } => *limit,
             Self::Kept => u64::MAX,
         }
     }
@@ -177,10 +221,10 @@ pub enum Figures {
         refill: u64,
         since: Millis,
     },
-    /// `granted` is what grants add to `limit` now.
+    /// `limit` without grants, in force since `since`.
     Window {
         limit: u64,
-        granted: u64,
+        since: Millis,
         span: Span,
     },
     Slots {

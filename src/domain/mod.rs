@@ -6,6 +6,7 @@ pub mod cell;
 pub mod charge;
 pub mod decision;
 pub mod document;
+pub mod grant;
 pub mod hold;
 pub mod ids;
 pub mod plan;
@@ -13,6 +14,3 @@ pub mod price;
 pub mod quantity;
 pub mod step;
 pub mod time;
-
-#[cfg(test)]
-mod step_tests;

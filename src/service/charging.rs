@@ -199,6 +199,7 @@ impl<'a> Subject<'a> {
             enforce: limit.enforce,
             asked,
             earlier: self.earlier(limit, cell),
+            grants: None,
             switches: true,
             keep: 0,
         }
@@ -206,18 +207,18 @@ impl<'a> Subject<'a> {
 
     /// The figures of a limit now.
     fn figures(self, limit: &Limit) -> Figures {
+        // A shared cell runs with another caller's figures until now.
+        let since = match limit.scope {
+            Scope::User => self.in_force_since(),
+            _ => self.now,
+        };
         match &limit.rule {
             Rule::Bucket { capacity, refill_per_minute, .. } => {
-                // A shared cell runs with another caller's figures until now.
-                let since = match limit.scope {
-                    Scope::User => self.in_force_since(),
-                    _ => self.now,
-                };
                 Figures::Bucket { capacity: *capacity, refill: *refill_per_minute, since }
             }
             Rule::Window { limit: figure, period, anchor, .. } => {
                 let span = self.span(limit, *period, *anchor);
-                Figures::Window { limit: *figure, granted: 0, span }
+                Figures::Window { limit: *figure, since, span }
             }
             Rule::Slots { limit } => Figures::Slots { limit: *limit },
             // Refused when a sheet is saved; a slot-like stop if ever stored.
@@ -232,10 +233,10 @@ impl<'a> Subject<'a> {
         effective.unwrap_or_default().max(self.profile.plan_since()).min(self.now)
     }
 
-    /// The figures of the plan's earlier versions, for a user's own bucket.
+    /// The figures of the plan's earlier versions, for a user's own limits.
     fn earlier(self, limit: &Limit, cell: CellId) -> Option<Earlier> {
         let steps = self.plan.history.steps(cell).filter(|_| limit.scope == Scope::User)?;
-        Some(Earlier { steps: Arc::clone(steps), from: self.profile.plan_since() })
+        Some(Earlier { steps: Arc::clone(steps), from: self.profile.plan_since(), spans: Box::default() })
     }
 
     fn span(self, limit: &Limit, period: Period, anchor: Anchor) -> Span {

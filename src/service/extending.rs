@@ -145,6 +145,7 @@ fn extend_charges(
             enforce,
             asked: false,
             earlier: None,
+            grants: place.and_then(|place| now[place].grants.clone()),
             switches: accounts[usize::from(account)].is_ones_own(),
             keep,
         }

@@ -54,12 +54,12 @@ impl Bucket {
     /// Takes over new figures and keeps the deficit, so that no change of
     /// figures mints or burns a token.
     fn switch(&mut self, to: FigureStep, now: Millis) {
-        if (to.capacity, to.refill) == (self.capacity, self.refill) {
+        if (to.most, to.refill) == (self.capacity, self.refill) {
             return;
         }
         self.refill_to(to.since.min(now));
-        self.level += (to.capacity as i64 - self.capacity as i64) * UNIT;
-        self.capacity = to.capacity;
+        self.level += (to.most as i64 - self.capacity as i64) * UNIT;
+        self.capacity = to.most;
         self.refill = to.refill;
     }
 
@@ -113,7 +113,7 @@ impl Bucket {
     /// The bucket as a caller with other figures sees it at `now`.
     pub fn seen_with(&self, capacity: u64, refill: u64, now: Millis) -> Self {
         let mut seen = self.clone();
-        seen.switch(FigureStep { capacity, refill, since: now }, now);
+        seen.switch(FigureStep { most: capacity, refill, since: now }, now);
         seen
     }
 

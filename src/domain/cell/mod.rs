@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::time::Millis;
 
 pub use bucket::{Bucket, UNIT};
-pub use window::{Filling, Reserved, Window};
+pub use window::{Ended, Filling, Reserved, Window};
 
 /// One cell of an account.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,8 +12,8 @@ fn at(ms: i64) -> Millis {
     Millis(1_770_000_000_000 + ms)
 }
 
-fn step(capacity: u64, refill: u64, since: Millis) -> FigureStep {
-    FigureStep { capacity, refill, since }
+fn step(most: u64, refill: u64, since: Millis) -> FigureStep {
+    FigureStep { most, refill, since }
 }
 
 fn refilled(bucket: &mut Bucket, now: Millis) {

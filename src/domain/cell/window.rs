@@ -51,25 +51,34 @@ impl Filling {
     }
 }
 
+/// A window that is over, as it stood at its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    pub end: Millis,
+    /// Used and held.
+    pub taken: u64,
+}
+
 impl Window {
     fn begun(&self) -> bool {
         self.end != NOT_BEGUN
     }
 
-    /// Turns the window if it has ended by `now`. `keep_past` while a hold is
-    /// open in this account.
-    pub fn roll(&mut self, span: Span, now: Millis, keep_past: bool) {
+    /// Turns the window if it has ended by `now`, and answers how it stood at
+    /// its end. `keep_past` while a hold is open in this account.
+    pub fn roll(&mut self, span: Span, now: Millis, keep_past: bool) -> Option<Ended> {
         // Nothing else tells later when the last session was.
         let is_session = matches!(span, Span::Session { .. });
         if !keep_past && !is_session {
             self.past = None;
         }
         if !self.begun() || now < self.end {
-            return;
+            return None;
         }
         if keep_past || is_session {
             self.keep();
         }
+        let ended = Ended { end: self.end, taken: self.filling().taken() };
         (self.used, self.held) = (0, 0);
         (self.start, self.end) = match span {
             Span::Calendar { start, end, next_end, min_len } => {
@@ -89,10 +98,15 @@ impl Window {
             Span::Session { .. } => (NOT_BEGUN, NOT_BEGUN),
             Span::Lifetime => (self.start, self.end),
         };
+        Some(ended)
     }
 
+    /// Keeps the window that ended, if it is not kept already.
     fn keep(&mut self) {
         let past = self.past.get_or_insert_default();
+        if past.last().is_some_and(|past| past.start == self.start) {
+            return;
+        }
         if past.len() == PAST_KEPT {
             past.remove(0);
         }
@@ -110,6 +124,11 @@ impl Window {
         }
     }
 
+    /// When the running window began, once it has.
+    pub fn current_start(&self) -> Option<Millis> {
+        self.begun().then_some(self.start)
+    }
+
     /// What is gone of the running window.
     pub fn filling(&self) -> Filling {
         Filling { used: self.used, held: self.held }
@@ -117,11 +136,11 @@ impl Window {
 
     /// What is gone of the window that began at `start`.
     pub fn filling_of(&self, start: Millis) -> Option<Filling> {
-        if self.begun() && self.start == start {
-            return Some(self.filling());
+        let past = self.past.as_deref().and_then(|past| past.iter().find(|past| past.start == start));
+        match past {
+            Some(past) => Some(Filling { used: past.used, held: past.held }),
+            None => (self.begun() && self.start == start).then(|| self.filling()),
         }
-        let past = self.past.as_deref()?.iter().find(|past| past.start == start)?;
-        Some(Filling { used: past.used, held: past.held })
     }
 
     /// Takes from the running window, opening it if it has not begun.
@@ -146,7 +165,7 @@ impl Window {
     /// Takes more from the window of a receipt, wherever it is by now.
     pub fn take_in(&mut self, window: (Millis, Millis), amount: u64, is_held: bool, now: Millis) {
         self.adopt(window, amount, now);
-        self.change(window.0, |filling| {
+        self.change(window.0, now, |filling| {
             let gone = if is_held { &mut filling.held } else { &mut filling.used };
             *gone = add_saturating(*gone, amount);
         });
@@ -156,7 +175,7 @@ impl Window {
     /// of the receipt; in an ended window only the ledger cares.
     pub fn settle(&mut self, window: (Millis, Millis), reserved: Reserved, actual: u64, now: Millis) {
         self.adopt(window, actual, now);
-        self.change(window.0, |filling| {
+        self.change(window.0, now, |filling| {
             match reserved {
                 Reserved::Held(amount) => filling.held = filling.held.saturating_sub(amount),
                 Reserved::Used(amount) => filling.used = filling.used.saturating_sub(amount),
@@ -196,9 +215,10 @@ impl Window {
         if !self.begun() {
             (self.start, self.end) = window;
             (self.used, self.held) = (0, 0);
+            // Nothing was taken by its end: nothing for grants to pay.
             self.roll(span, now, false);
         }
-        self.change(window.0, |filling| filling.used = add_saturating(filling.used, actual));
+        self.change(window.0, now, |filling| filling.used = add_saturating(filling.used, actual));
         Some(window)
     }
 
@@ -240,20 +260,24 @@ impl Window {
         }
     }
 
-    fn change(&mut self, start: Millis, change: impl FnOnce(&mut Filling)) {
-        let (used, held) = if self.begun() && self.start == start {
-            (&mut self.used, &mut self.held)
-        } else {
-            let past =
-                self.past.as_deref_mut().and_then(|past| past.iter_mut().find(|past| past.start == start));
-            match past {
-                Some(past) => (&mut past.used, &mut past.held),
-                None => return,
+    fn change(&mut self, start: Millis, now: Millis, change: impl FnOnce(&mut Filling)) {
+        if self.begun() && self.start == start {
+            if now < self.end {
+                let mut filling = self.filling();
+                change(&mut filling);
+                (self.used, self.held) = (filling.used, filling.held);
+                return;
             }
-        };
-        let mut filling = Filling { used: *used, held: *held };
-        change(&mut filling);
-        (*used, *held) = (filling.used, filling.held);
+            // It is over, and nothing turned it yet because its limit is gone:
+            // how it stood at its end is what its grants will pay for.
+            self.keep();
+        }
+        let past = self.past.as_deref_mut().and_then(|past| past.iter_mut().find(|past| past.start == start));
+        if let Some(past) = past {
+            let mut filling = Filling { used: past.used, held: past.held };
+            change(&mut filling);
+            (past.used, past.held) = (filling.used, filling.held);
+        }
     }
 
     pub fn standing(&self, limit: u64, granted: u64, span: Span) -> Standing {

@@ -3,13 +3,16 @@
 //! The types are here; reading them from documents, and writing them back, is
 //! in one file each: `limit` (what sheets and pools share), `sheet`,
 //! `pool`, `models`. `filter` matches names, `identity` says which limits
-//! are the same limit, `lint` finds what can never bite.
+//! are the same limit, `compare` which of two sheets gives more, `overriding`
+//! puts other numbers in a limit, `lint` finds what can never bite.
 
+mod compare;
 mod filter;
 mod identity;
 mod limit;
 mod lint;
 mod models;
+mod overriding;
 mod pool;
 mod sheet;
 mod shipped;
@@ -28,6 +31,7 @@ use super::time::{Anchor, Period, Zone};
 
 pub use lint::LintWarning;
 pub use models::{Model, Models};
+pub use overriding::{Misfit, Override};
 pub use shipped::{Shipped, shipped};
 
 /// Most limits of one sheet or pool.

@@ -38,6 +38,7 @@ fn bucket(account: u8, capacity: u64) -> Charge {
         enforce: Enforce::Hard,
         asked: true,
         earlier: None,
+        grants: None,
         switches: true,
         keep: 0,
     }

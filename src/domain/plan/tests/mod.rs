@@ -1,5 +1,7 @@
+mod compare;
 mod identity;
 mod lint;
+mod overriding;
 mod pool;
 mod random;
 mod sheet;

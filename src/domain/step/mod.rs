@@ -2,6 +2,11 @@
 //! finish, lapse. Each looks at accounts and returns what they become; the
 //! engine puts all of it in place or nothing.
 
+mod seen;
+
+#[cfg(test)]
+mod tests;
+
 use smallvec::SmallVec;
 
 use super::account::{Account, Projection};
@@ -11,6 +16,7 @@ use super::hold::{Amounts, Granted, Hold, Receipt, Stage};
 use super::plan::{Enforce, Scope};
 use super::quantity::add_saturating;
 use super::time::Millis;
+use seen::{Seen, standings};
 
 pub type Projections = SmallVec<[Projection; 2]>;
 pub type Standings = SmallVec<[Shown; 8]>;
@@ -81,23 +87,22 @@ pub fn take(accounts: &[&Account], scopes: &[Scope], ask: &Ask, now: Millis) -> 
     let mut output = ask.output_max;
     if ask.happened_at.is_none() {
         for (index, charge) in asked(&ask.charges) {
-            let Some(place) = projections[usize::from(charge.account)].place(index) else { continue };
-            let cell = projections[usize::from(charge.account)].cell(place);
-            let remaining = stock(cell, charge, now);
-            let room = remaining.saturating_sub(charge.keep);
-            if charge.enforce != Enforce::Hard {
+            let projection = &projections[usize::from(charge.account)];
+            let Some(place) = projection.place(index).filter(|_| charge.enforce == Enforce::Hard) else {
                 continue;
-            }
+            };
+            let seen = Seen::new(projection, place, charge, now);
+            let room = seen.room();
             let needed = charge.demand.amount(ask.output_min);
             if needed <= room {
                 output = output.min(charge.demand.largest_output(room).unwrap_or(0));
             } else {
                 let account = accounts[usize::from(charge.account)];
-                let remedy = remedy(account, place, cell, charge, needed, needed, now);
+                let remedy = seen.remedy(account, place, needed, needed);
                 shortfalls.push(Shortfall {
                     charge: index,
                     requested: needed,
-                    remaining,
+                    remaining: seen.stock(),
                     would_fit: room,
                     remedy,
                 });
@@ -116,7 +121,7 @@ pub fn take(accounts: &[&Account], scopes: &[Scope], ask: &Ask, now: Millis) -> 
         let Some(place) = projection.place(index) else { continue };
         let amount = charge.demand.amount(output);
         let is_asked = ask.happened_at.is_none() && charge.enforce == Enforce::Shadow;
-        if is_asked && amount > room(projection.cell(place), charge, now) {
+        if is_asked && amount > Seen::new(projection, place, charge, now).room() {
             projection.count_would_refuse(place);
         }
         let window = match (ask.happened_at, projection.cell_mut(place)) {
@@ -126,7 +131,7 @@ pub fn take(accounts: &[&Account], scopes: &[Scope], ask: &Ask, now: Millis) -> 
         is_final |= amount > 0
             && charge.enforce == Enforce::Hard
             && charge.account_is_callers(scopes)
-            && is_spent(projection.cell(place), charge, now);
+            && Seen::new(projection, place, charge, now).is_spent();
         receipts.push(Receipt {
             scope: scopes[usize::from(charge.account)],
             cell: charge.cell,
@@ -160,8 +165,8 @@ pub fn probe(account: &Account, charges: &[Charge], now: Millis) -> Vec<Probe> {
     let ask = |(index, charge): (usize, &Charge)| {
         let needed = charge.demand.amount(0);
         let place = projections[0].place(index)?;
-        let cell = projections[0].cell(place);
-        (needed > room(cell, charge, now)).then(|| remedy(account, place, cell, charge, needed, needed, now))
+        let seen = Seen::new(&projections[0], place, charge, now);
+        (needed > seen.room()).then(|| seen.remedy(account, place, needed, needed))
     };
     shown
         .into_iter()
@@ -294,19 +299,14 @@ pub fn extend(accounts: &[&Account], hold: &Hold, charges: &[Charge], now: Milli
         let amount = charge.demand.amount(0);
         let projection = &mut projections[usize::from(charge.account)];
         let Some(place) = projection.find(charge.cell).filter(|_| amount > 0) else { continue };
-        let remaining = match (projection.cell(place), receipt.window, charge.figures) {
-            (Cell::Window(window), Some((start, _)), Figures::Window { limit, granted, .. }) => {
-                let taken = window.filling_of(start).map_or(0, |filling| filling.taken());
-                add_saturating(limit, granted).saturating_sub(taken)
-            }
-            (cell, _, _) => stock(cell, charge, now),
-        };
+        let seen = Seen::new(projection, place, charge, now);
+        let remaining = receipt.window.map_or_else(|| seen.stock(), |(start, _)| seen.stock_of(start));
         let room = remaining.saturating_sub(charge.keep);
         let whole = add_saturating(receipt.reserved, amount);
         let is_asked = charge.enforce == Enforce::Hard && charge.figures != Figures::Kept;
-        if is_asked && (amount > room || whole > charge.figures.ceiling().saturating_sub(charge.keep)) {
+        if is_asked && (amount > room || whole > seen.most()) {
             let account = accounts[usize::from(charge.account)];
-            let mut remedy = remedy(account, place, projection.cell(place), charge, whole, amount, now);
+            let mut remedy = seen.remedy(account, place, whole, amount);
             if let (Remedy::Reset { resets_at }, Some((_, end))) = (&mut remedy, receipt.window) {
                 *resets_at = Some(end).filter(|end| *end > now && *end != Millis::MAX);
             }
@@ -356,103 +356,6 @@ fn asked(charges: &[Charge]) -> impl Iterator<Item = (usize, &Charge)> {
     charges.iter().enumerate().filter(|(_, charge)| charge.asked)
 }
 
-fn standings(projections: &Projections, charges: &[Charge], now: Millis) -> Standings {
-    charges
-        .iter()
-        .enumerate()
-        .map(|(index, charge)| {
-            let projection = &projections[usize::from(charge.account)];
-            match projection.place(index) {
-                Some(place) => Shown {
-                    standing: standing(projection.cell(place), charge.figures, now),
-                    would_refuse: projection.would_refuse(place),
-                },
-                None => Shown { standing: untouched(charge.figures, now), would_refuse: 0 },
-            }
-        })
-        .collect()
-}
-
-fn standing(cell: &Cell, figures: Figures, now: Millis) -> Standing {
-    match (cell, figures) {
-        (Cell::Bucket(bucket), Figures::Bucket { capacity, refill, .. }) => {
-            bucket.seen_with(capacity, refill, now).standing(now)
-        }
-        (Cell::Bucket(bucket), _) => bucket.standing(now),
-        (Cell::Window(window), Figures::Window { limit, granted, span }) => {
-            window.standing(limit, granted, span)
-        }
-        (Cell::Window(window), _) => window.standing(0, 0, Span::Lifetime),
-        (Cell::Slots(slots), Figures::Slots { limit }) => slots.standing(limit),
-        (Cell::Slots(slots), _) => slots.standing(slots.in_use()),
-    }
-}
-
-fn untouched(figures: Figures, now: Millis) -> Standing {
-    use super::cell::{Bucket, Slots, Window};
-    match figures {
-        Figures::Bucket { capacity, refill, .. } => Bucket::full(capacity, refill, now).standing(now),
-        Figures::Window { limit, granted, span } => Window::default().standing(limit, granted, span),
-        Figures::Slots { limit } => Slots::default().standing(limit),
-        Figures::Kept => Slots::default().standing(0),
-    }
-}
-
-/// The largest amount the cell would give now.
-fn room(cell: &Cell, charge: &Charge, now: Millis) -> u64 {
-    stock(cell, charge, now).saturating_sub(charge.keep)
-}
-
-/// What is left in the cell, by the figures of the charge.
-fn stock(cell: &Cell, charge: &Charge, now: Millis) -> u64 {
-    match (cell, charge.figures) {
-        (Cell::Bucket(bucket), Figures::Bucket { capacity, refill, .. }) => {
-            bucket.seen_with(capacity, refill, now).available()
-        }
-        (Cell::Bucket(bucket), _) => bucket.available(),
-        (Cell::Window(window), Figures::Window { limit, granted, .. }) => {
-            add_saturating(limit, granted).saturating_sub(window.filling().taken())
-        }
-        (Cell::Slots(slots), Figures::Slots { limit }) => limit.saturating_sub(slots.in_use()),
-        _ => u64::MAX,
-    }
-}
-
-/// The remedy for a charge that does not fit: `needed` now, `whole` for
-/// the call in all.
-fn remedy(
-    account: &Account,
-    place: usize,
-    cell: &Cell,
-    charge: &Charge,
-    whole: u64,
-    needed: u64,
-    now: Millis,
-) -> Remedy {
-    let ceiling = charge.figures.ceiling().saturating_sub(charge.keep);
-    if whole > ceiling && charge.figures.ceiling() > 0 {
-        return Remedy::Never { max: ceiling };
-    }
-    let never = Remedy::Reset { resets_at: None };
-    let wait = |ms: Option<u64>| ms.map_or(never, |retry_after_ms| Remedy::Wait { retry_after_ms });
-    match (cell, charge.figures) {
-        (Cell::Bucket(bucket), Figures::Bucket { capacity, refill, .. }) if capacity > 0 => {
-            let bucket = bucket.seen_with(capacity, refill, now);
-            wait(bucket.wait_ms(needed.saturating_add(charge.keep), account.lease_ends(place, now), now))
-        }
-        (Cell::Window(window), Figures::Window { span, .. }) => {
-            let end = window.current(span).map(|(_, end)| end);
-            Remedy::Reset { resets_at: end.filter(|end| *end != Millis::MAX) }
-        }
-        (Cell::Slots(slots), Figures::Slots { limit }) if limit > 0 => {
-            let to_free = (slots.in_use() + needed + charge.keep).saturating_sub(limit);
-            let end = account.lease_ends(place, now).nth((to_free as usize).saturating_sub(1));
-            wait(end.map(|(end, _)| (end.0 - now.0) as u64))
-        }
-        _ => never,
-    }
-}
-
 fn take_from(cell: &mut Cell, charge: &Charge, amount: u64, now: Millis) -> Option<(Millis, Millis)> {
     match (cell, charge.figures) {
         (Cell::Bucket(bucket), _) => {
@@ -489,8 +392,4 @@ fn take_at(
         // It is over: no slot is taken any more.
         (Cell::Slots(_), _) | (Cell::Window(_), _) => None,
     }
-}
-
-fn is_spent(cell: &Cell, charge: &Charge, now: Millis) -> bool {
-    matches!(cell, Cell::Window(_)) && room(cell, charge, now) == 0
 }

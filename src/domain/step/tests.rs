@@ -2,15 +2,15 @@
 
 use proptest::prelude::*;
 
-use super::account::Account;
-use super::charge::{CellId, Charge, Demand, Figures, MeterCode, Span};
-use super::hold::{Amounts, Caps, Granted, Hold, Receipt, Stage};
-use super::ids::{HoldId, Name, UserId};
-use super::plan::{Enforce, PerCall, Scope};
-use super::quantity::Ppm;
-use super::step::{self, Ask, Before, Remedy, Tally, Verdict};
-use super::time::Millis;
+use super::{self as step, Ask, Before, Remedy, Tally, Verdict};
+use crate::domain::account::Account;
 use crate::domain::charge::TenantRef;
+use crate::domain::charge::{CellId, Charge, Demand, Figures, MeterCode, Span};
+use crate::domain::hold::{Amounts, Caps, Granted, Hold, Receipt, Stage};
+use crate::domain::ids::{HoldId, Name, UserId};
+use crate::domain::plan::{Enforce, PerCall, Scope};
+use crate::domain::quantity::Ppm;
+use crate::domain::time::Millis;
 
 const T0: Millis = Millis(1_770_000_000_000);
 const MONTH: Span = Span::Calendar {
@@ -30,6 +30,7 @@ fn charge(account: u8, cell: u64, meter: MeterCode, figures: Figures, demand: De
         enforce: Enforce::Hard,
         asked: true,
         earlier: None,
+        grants: None,
         switches: true,
         keep: 0,
     }
@@ -40,7 +41,7 @@ fn bucket(capacity: u64, refill: u64) -> Figures {
 }
 
 fn month(limit: u64) -> Figures {
-    Figures::Window { limit, granted: 0, span: MONTH }
+    Figures::Window { limit, since: T0, span: MONTH }
 }
 
 fn output() -> Demand {
@@ -228,7 +229,7 @@ proptest! {
             let held: u64 = unfinished.iter().map(|hold| hold.receipts[0].reserved).sum();
             let open = unfinished.iter().filter(|hold| now < hold.expires_at);
             let (slots, places) = open.fold((0, 0), |(n, sum), hold| (n + 1, sum + hold.receipts[2].reserved));
-            use super::cell::Standing;
+            use crate::domain::cell::Standing;
             let Standing::Window { used: told_used, held: told_held, .. } = shown[0].standing else { panic!() };
             prop_assert_eq!((told_used, told_held), (used, held));
             let Standing::Slots { in_use, .. } = shown[1].standing else { panic!() };

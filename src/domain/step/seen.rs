@@ -1,0 +1,145 @@
+//! A cell as one charge sees it at one moment.
+
+use smallvec::SmallVec;
+
+use super::{Projections, Remedy, Shown, Standings};
+use crate::domain::account::{Account, Projection};
+use crate::domain::cell::{Bucket, Cell, Slots, Standing, Window};
+use crate::domain::charge::{Charge, Figures, Span};
+use crate::domain::quantity::add_saturating;
+use crate::domain::time::Millis;
+
+/// What a charge finds in its cell.
+pub(super) struct Seen<'a> {
+    pub cell: &'a Cell,
+    charge: &'a Charge,
+    /// What grants add to its limit.
+    granted: u64,
+    now: Millis,
+}
+
+impl<'a> Seen<'a> {
+    pub fn new(projection: &'a Projection, place: usize, charge: &'a Charge, now: Millis) -> Self {
+        Self { cell: projection.cell(place), charge, granted: projection.granted(charge), now }
+    }
+
+    /// What is left in the cell, by the figures of the charge.
+    pub fn stock(&self) -> u64 {
+        match (self.cell, self.charge.figures) {
+            (Cell::Bucket(bucket), Figures::Bucket { capacity, refill, .. }) => {
+                bucket.seen_with(capacity, refill, self.now).available()
+            }
+            (Cell::Bucket(bucket), _) => bucket.available(),
+            (Cell::Window(window), Figures::Window { .. }) => {
+                self.ceiling().saturating_sub(window.filling().taken())
+            }
+            (Cell::Slots(slots), Figures::Slots { limit }) => limit.saturating_sub(slots.in_use()),
+            _ => u64::MAX,
+        }
+    }
+
+    /// What was left of the window that began at `start`.
+    pub fn stock_of(&self, start: Millis) -> u64 {
+        let (Cell::Window(window), Figures::Window { limit, .. }) = (self.cell, self.charge.figures) else {
+            return self.stock();
+        };
+        let taken = window.filling_of(start).map_or(0, |filling| filling.taken());
+        let is_running = window.current_start() == Some(start);
+        // Grants have paid for a window that is over: the plan's limit alone
+        // counts there.
+        let whole = if is_running { self.ceiling() } else { limit };
+        whole.saturating_sub(taken)
+    }
+
+    /// The largest amount the cell would give now.
+    pub fn room(&self) -> u64 {
+        self.stock().saturating_sub(self.charge.keep)
+    }
+
+    /// The most the limit can ever give at once, as things are.
+    fn ceiling(&self) -> u64 {
+        add_saturating(self.charge.figures.ceiling(), self.granted)
+    }
+
+    /// The most one call can ever be given.
+    pub fn most(&self) -> u64 {
+        match self.charge.figures {
+            Figures::Kept => u64::MAX,
+            _ => self.ceiling().saturating_sub(self.charge.keep),
+        }
+    }
+
+    pub fn is_spent(&self) -> bool {
+        matches!(self.cell, Cell::Window(_)) && self.room() == 0
+    }
+
+    /// The remedy if it does not fit: `needed` now, `whole` for the call in
+    /// all. `account` is the cell's, at `place`.
+    pub fn remedy(&self, account: &Account, place: usize, whole: u64, needed: u64) -> Remedy {
+        let Self { charge, now, .. } = *self;
+        if whole > self.most() && self.ceiling() > 0 {
+            return Remedy::Never { max: self.most() };
+        }
+        let never = Remedy::Reset { resets_at: None };
+        let wait = |ms: Option<u64>| ms.map_or(never, |retry_after_ms| Remedy::Wait { retry_after_ms });
+        match (self.cell, charge.figures) {
+            (Cell::Bucket(bucket), Figures::Bucket { capacity, refill, .. }) if capacity > 0 => {
+                let bucket = bucket.seen_with(capacity, refill, now);
+                let target = needed.saturating_add(charge.keep);
+                wait(bucket.wait_ms(target, account.lease_ends(place, now), now))
+            }
+            (Cell::Window(window), Figures::Window { span, .. }) => {
+                let end = window.current(span).map(|(_, end)| end);
+                Remedy::Reset { resets_at: end.filter(|end| *end != Millis::MAX) }
+            }
+            (Cell::Slots(slots), Figures::Slots { limit }) if limit > 0 => {
+                let to_free = (slots.in_use() + needed + charge.keep).saturating_sub(limit);
+                let end = account.lease_ends(place, now).nth((to_free as usize).saturating_sub(1));
+                wait(end.map(|(end, _)| (end.0 - now.0) as u64))
+            }
+            _ => never,
+        }
+    }
+
+    fn standing(&self) -> Standing {
+        match (self.cell, self.charge.figures) {
+            (Cell::Bucket(bucket), Figures::Bucket { capacity, refill, .. }) => {
+                bucket.seen_with(capacity, refill, self.now).standing(self.now)
+            }
+            (Cell::Bucket(bucket), _) => bucket.standing(self.now),
+            (Cell::Window(window), Figures::Window { limit, span, .. }) => {
+                window.standing(limit, self.granted, span)
+            }
+            (Cell::Window(window), _) => window.standing(0, 0, Span::Lifetime),
+            (Cell::Slots(slots), Figures::Slots { limit }) => slots.standing(limit),
+            (Cell::Slots(slots), _) => slots.standing(slots.in_use()),
+        }
+    }
+}
+
+/// The limits of all charges, in their order.
+pub(super) fn standings(projections: &Projections, charges: &[Charge], now: Millis) -> Standings {
+    let shown = charges.iter().enumerate().map(|(index, charge)| {
+        let projection = &projections[usize::from(charge.account)];
+        match projection.place(index) {
+            Some(place) => Shown {
+                standing: Seen::new(projection, place, charge, now).standing(),
+                would_refuse: projection.would_refuse(place),
+            },
+            None => {
+                let standing = untouched(charge.figures, projection.granted(charge), now);
+                Shown { standing, would_refuse: 0 }
+            }
+        }
+    });
+    shown.collect::<SmallVec<_>>()
+}
+
+fn untouched(figures: Figures, granted: u64, now: Millis) -> Standing {
+    match figures {
+        Figures::Bucket { capacity, refill, .. } => Bucket::full(capacity, refill, now).standing(now),
+        Figures::Window { limit, span, .. } => Window::default().standing(limit, granted, span),
+        Figures::Slots { limit } => Slots::default().standing(limit),
+        Figures::Kept => Slots::default().standing(0),
+    }
+}
