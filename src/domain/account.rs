@@ -42,7 +42,7 @@ pub struct Place {
 type Parts = SmallVec<[(u16, u64); 2]>;
 
 /// The durable form; open holds are on record by themselves.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct Packed {
     cells: Vec<Place>,
     advanced_to: Millis,
@@ -51,7 +51,6 @@ struct Packed {
 
 /// Its first format, before there were grants.
 #[derive(Deserialize)]
-#[cfg_attr(test, derive(Serialize))]
 struct Packed1 {
     cells: Vec<Place>,
     advanced_to: Millis,

@@ -1,5 +1,7 @@
 //! Steps over several accounts: all or nothing, receipts, one end.
 
+mod grants;
+
 use proptest::prelude::*;
 
 use super::{self as step, Ask, Before, Remedy, Tally, Verdict};
