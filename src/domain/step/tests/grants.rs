@@ -140,7 +140,11 @@ fn what_comes_after_a_windows_end_changes_nothing_of_what_its_grants_paid() {
         let (mut projections, _) = step::finish(&[(Scope::User, &account)], &hold, before, tally, &show, now);
         account.remove_open(hold.expires_at, hold.id);
         account.accept(projections.remove(0));
-        assert_eq!(seen(&account, day(100, &grants, 0, now), now), (20, 0, 120, 0), "{reported} {is_carried}");
+        assert_eq!(
+            seen(&account, day(100, &grants, 0, now), now),
+            (20, 0, 120, 0),
+            "{reported} {is_carried}"
+        );
     }
 }
 
@@ -187,7 +191,7 @@ fn a_zone_change_nobody_called_around_waits_for_the_window_of_the_old_zone() {
     let charge = |now| {
         let earlier = Some(Earlier { steps: [].into(), from: Millis(0), spans: [old].into() });
         let figures = Figures::Window { limit: 100, since: T0, span: days(9, now) };
-        Charge { earlier, ..super::charge(0, 1, MeterCode::TOTAL, figures, total(5)) }
+        Charge { earlier, ..charge(0, 1, MeterCode::TOTAL, figures, total(5)) }
     };
     let window = |account: &Account, now| match step::view(&[account], &[charge(now)], now)[0].standing {
         Standing::Window { window, used, held, .. } => (window.expect("a day"), used + held),
@@ -217,7 +221,8 @@ fn what_is_gone_of_grants_is_kept_and_the_first_format_is_still_read() {
     let before = account.pack();
     let now = hour(24);
     take(&mut account, &ask(vec![day(100, &grants, 1, now)], 0, 0), 2, now, HOUR).expect("fits");
-    let read = |bytes: &[u8]| Account::unpack(Some(bytes), Scope::User, std::iter::empty()).expect("readable");
+    let read =
+        |bytes: &[u8]| Account::unpack(Some(bytes), Scope::User, std::iter::empty()).expect("readable");
     let again = read(&account.pack());
     assert_eq!(again.pack(), account.pack());
     assert_eq!(seen(&again, day(100, &grants, 0, now), now), (20, 1, 119, 0));
