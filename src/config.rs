@@ -66,6 +66,8 @@ pub struct HttpConfig {
     pub keep_alive: Duration,
     /// Over all workers.
     pub max_connections: usize,
+    /// Streams of quotas among them.
+    pub max_streams: usize,
 }
 
 /// What the command line says about settings; `None` leaves the other sources
@@ -132,6 +134,7 @@ struct Raw {
     body_timeout_ms: u64,
     keep_alive_seconds: u64,
     max_connections: u64,
+    max_streams: u64,
     max_idle_accounts: u64,
     drain_seconds: u64,
     shutdown_seconds: u64,
@@ -179,6 +182,7 @@ impl Raw {
         faults.range("body_timeout_ms", self.body_timeout_ms, 1..=600_000);
         faults.range("keep_alive_seconds", self.keep_alive_seconds, 0..=3_600);
         faults.range("max_connections", self.max_connections, 1..=1_000_000);
+        faults.range("max_streams", self.max_streams, 0..=1_000_000);
         faults.range("max_idle_accounts", self.max_idle_accounts, 0..=1_000_000_000);
         faults.range("drain_seconds", self.drain_seconds, 0..=600);
         faults.range("shutdown_seconds", self.shutdown_seconds, 0..=3_600);
@@ -201,6 +205,7 @@ impl Raw {
                 body_timeout: Duration::from_millis(self.body_timeout_ms),
                 keep_alive: Duration::from_secs(self.keep_alive_seconds),
                 max_connections: self.max_connections as usize,
+                max_streams: self.max_streams as usize,
             },
             max_idle_accounts: self.max_idle_accounts as usize,
             drain: Duration::from_secs(self.drain_seconds),

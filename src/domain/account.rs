@@ -112,6 +112,13 @@ impl Account {
         self.open.last_key_value().is_none_or(|((end, _), _)| *end <= now)
     }
 
+    /// When the next lease ends after `now`.
+    pub fn next_lease_end(&self, now: Millis) -> Option<Millis> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let to_come = (Excluded((now, HoldId(u128::MAX))), Unbounded);
+        self.open.range(to_come).next().map(|((end, _), _)| *end)
+    }
+
     fn find(cells: &[Place], id: CellId) -> Option<usize> {
         cells.iter().position(|place| place.id == id)
     }

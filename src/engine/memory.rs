@@ -353,6 +353,12 @@ impl Engine for MemoryEngine {
         state.loaded.then(|| step::probe(&state.account, charges, now))
     }
 
+    fn next_lease_end(&self, key: &AccountKey, now: Millis) -> Option<Millis> {
+        let entry = self.shard(key).lock().get(key).map(Arc::clone)?;
+        let state = entry.state.lock();
+        state.account.next_lease_end(now.max(state.account.advanced_to()))
+    }
+
     fn hold(&self, tenant: TenantRef, id: HoldId) -> Option<Arc<Hold>> {
         let entry = self.owner_shard(id).lock().get(&id).map(Arc::clone)?;
         if entry.key.tenant != tenant {

@@ -59,6 +59,9 @@ pub trait Engine: Send + Sync + 'static {
     ) -> Reply<'a, Option<Ticket>>;
     /// Shows an account's limits; `None` when the engine does not know it.
     fn probe(&self, key: &AccountKey, charges: &[Charge], now: Millis) -> Option<Vec<Probe>>;
+    /// When the next lease of an account ends; `None` when none runs, or the
+    /// engine does not know the account.
+    fn next_lease_end(&self, key: &AccountKey, now: Millis) -> Option<Millis>;
     /// A hold that is not finished on record yet, if its account is known.
     fn hold(&self, tenant: TenantRef, id: HoldId) -> Option<Arc<Hold>>;
     /// The hold that a request id of this user stands for.

@@ -50,6 +50,8 @@ pub struct Metrics {
     orphan_holds: Counter,
     usage_implausible: Counter,
     in_flight: Gauge,
+    streams: Gauge,
+    stream_events: Counter,
     /// By route, the last one for what is no route.
     durations: Vec<Histogram>,
     /// By class of status.
@@ -65,6 +67,8 @@ impl Metrics {
         let orphan_holds = Counter::default();
         let usage_implausible = Counter::default();
         let in_flight = Gauge::default();
+        let streams = Gauge::default();
+        let stream_events = Counter::default();
         let by_route = Family::<RouteLabels, Histogram>::new_with_constructor(|| Histogram::new(BUCKETS));
         let names = ROUTES.iter().map(|route| (route.method_name(), route.path));
         let durations = names
@@ -83,6 +87,8 @@ impl Metrics {
         );
         registry.register("usage_implausible", "Reports of use beyond belief", usage_implausible.clone());
         registry.register("requests_in_flight", "Requests being answered", in_flight.clone());
+        registry.register("quota_streams", "Streams of quotas that are open", streams.clone());
+        registry.register("quota_events", "Quotas told on streams", stream_events.clone());
         registry.register("request_duration_seconds", "Time to answer, by route", by_route);
         registry.register("responses", "Answers, by class of status", by_status);
         Self {
@@ -92,6 +98,8 @@ impl Metrics {
             orphan_holds,
             usage_implausible,
             in_flight,
+            streams,
+            stream_events,
             durations,
             responses,
         }
@@ -101,6 +109,12 @@ impl Metrics {
     pub fn enter(&self) -> InFlight {
         self.in_flight.inc();
         InFlight(self.in_flight.clone())
+    }
+
+    /// Counts a stream as open for as long as the guard lives.
+    pub fn stream_opened(&self) -> OpenStream {
+        self.streams.inc();
+        OpenStream { streams: self.streams.clone(), events: self.stream_events.clone() }
     }
 
     /// A check was decided: `None` admitted it. Dry runs do not count.
@@ -145,6 +159,25 @@ pub struct InFlight(Gauge);
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.dec();
+    }
+}
+
+/// A stream that is open.
+pub struct OpenStream {
+    streams: Gauge,
+    events: Counter,
+}
+
+impl OpenStream {
+    /// A quota is told on it.
+    pub fn told(&self) {
+        self.events.inc();
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.streams.dec();
     }
 }
 

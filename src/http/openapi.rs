@@ -21,7 +21,7 @@ use super::{check, health, holds, problem, quota, usage};
         check::check, check::check_batch,
         holds::settle, holds::settle_batch, holds::release, holds::extend, holds::get, holds::find,
         usage::record,
-        quota::of_user, quota::of_me,
+        quota::of_user, quota::of_me, quota::stream,
         plans::all, plans::get, plans::put, plans::versions,
         users::all, users::get, users::put, users::change_plan,
         pools::all, pools::get, pools::put,

@@ -1,18 +1,21 @@
 //! What a user has left: for the product's backend and for users themselves.
 //! Reading changes nothing and creates nothing.
 
+use actix_web::http::Method;
+use actix_web::web::Bytes;
+use futures_util::stream;
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
 use super::call::Call;
 use super::problem::Problem;
-use super::reply::{Answer, Reply};
+use super::reply::{Answer, Reply, json_bytes};
 use super::views::{LimitView, PlanRef, is_shown_to_users};
 use crate::domain::decision::LimitRow;
 use crate::domain::ids::UserId;
 use crate::domain::plan::{Enforce, PerCall};
 use crate::domain::time::Millis;
-use crate::service::{QuotaState, QuotaView};
+use crate::service::{Heard, QuotaState, QuotaView};
 
 /// Shows where a user stands.
 #[utoipa::path(
@@ -35,6 +38,46 @@ pub async fn of_user(call: Call) -> Answer {
 pub async fn of_me(call: Call) -> Answer {
     let quota = read(&call, call.own_user()?.clone()).await?;
     Ok(Reply::json(&QuotaReply::new(&quota, Shown::ToUsers)))
+}
+
+/// Tells a user where they stand, and again whenever that changes.
+///
+/// Server-sent events named `quota` with the body of `GET /v1/me/quota` in one
+/// line: at once, and then after every change but refill, at most two a second.
+/// A comment comes after 15 s of silence. The stream ends with the token, with
+/// its key, with the suspension of the product, and when the service stops.
+#[utoipa::path(
+    get, path = "/v1/me/quota/stream", operation_id = "stream_my_quota", tag = "quota",
+    responses(
+        (status = 200, description = "`event: quota`, `data:` a quota", body = String,
+            content_type = "text/event-stream"),
+        (status = 503, description = "`stream_limit`: four streams of this user are open, or as many as \
+            the node takes; `store_unavailable`, `overloaded`"),
+    ),
+    security(("bearer" = ["me"])),
+)]
+pub async fn stream(call: Call) -> Answer {
+    if *call.request.method() == Method::HEAD {
+        return Ok(Reply::events(stream::empty()));
+    }
+    let caller = call.caller.as_deref().ok_or_else(|| Problem::not_found("caller"))?;
+    let watch = call.state.service.watch(call.tenant()?, call.own_user()?, caller).await?;
+    let open = call.state.metrics.stream_opened();
+    Ok(Reply::events(stream::unfold((watch, open), |(mut watch, open)| async move {
+        let piece = match watch.next().await? {
+            Heard::Quota(quota) => {
+                open.told();
+                event(&quota)
+            }
+            Heard::StillThere => Bytes::from_static(b":\n\n"),
+        };
+        Some((piece, (watch, open)))
+    })))
+}
+
+fn event(quota: &QuotaView) -> Bytes {
+    let data = json_bytes(&QuotaReply::new(quota, Shown::ToUsers));
+    [b"event: quota\ndata: ", data.as_slice(), b"\n\n"].concat().into()
 }
 
 async fn read(call: &Call, user: UserId) -> Result<QuotaView, Problem> {

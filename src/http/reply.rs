@@ -1,10 +1,14 @@
 //! An answer before it is HTTP: what a handler hands back, alone or as an item
 //! of a batch.
 
+use std::convert::Infallible;
+
 use actix_web::HttpResponse;
+use actix_web::body::{BodyStream, BoxBody};
 use actix_web::http::StatusCode;
 use actix_web::http::header::{self, HeaderName, HeaderValue};
 use actix_web::web::Bytes;
+use futures_util::Stream;
 use serde::Serialize;
 
 use super::problem::{Kind, Problem};
@@ -14,6 +18,7 @@ pub type Answer = Result<Reply, Problem>;
 
 pub type Headers = Vec<(HeaderName, HeaderValue)>;
 
+const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 #[derive(Debug)]
@@ -24,6 +29,8 @@ pub struct Reply {
     pub headers: Headers,
     pub content_type: HeaderValue,
     pub body: Bytes,
+    /// A body that comes piece by piece, in place of `body`.
+    pub pieces: Option<BoxBody>,
 }
 
 impl Reply {
@@ -39,7 +46,18 @@ impl Reply {
 
     /// 200 with the bytes as they are.
     pub fn bytes(content_type: HeaderValue, body: Bytes) -> Self {
-        Self { status: StatusCode::OK, kind: None, headers: Headers::new(), content_type, body }
+        Self { status: StatusCode::OK, kind: None, headers: Headers::new(), content_type, body, pieces: None }
+    }
+
+    /// 200 with server-sent events as they happen; each piece is whole.
+    ///
+    /// A piece is asked for when there is room for it on the connection, so a
+    /// slow reader makes nothing pile up here.
+    pub fn events(events: impl Stream<Item = Bytes> + 'static) -> Self {
+        use futures_util::StreamExt;
+        let pieces = BodyStream::new(events.map(Ok::<_, Infallible>));
+        Self { pieces: Some(BoxBody::new(pieces)), ..Self::bytes(EVENT_STREAM, Bytes::new()) }
+            .with_header(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"))
     }
 
     pub fn no_content() -> Self {
@@ -65,8 +83,9 @@ impl Reply {
     }
 
     pub fn into_response(self) -> HttpResponse {
-        let has_body = !self.body.is_empty();
-        let mut response = HttpResponse::with_body(self.status, self.body);
+        let has_body = !self.body.is_empty() || self.pieces.is_some();
+        let body = self.pieces.unwrap_or_else(|| BoxBody::new(self.body));
+        let mut response = HttpResponse::with_body(self.status, body);
         let headers = response.headers_mut();
         if has_body {
             headers.insert(header::CONTENT_TYPE, self.content_type);
@@ -74,7 +93,7 @@ impl Reply {
         for (name, value) in self.headers {
             headers.insert(name, value);
         }
-        response.map_into_boxed_body()
+        response
     }
 }
 

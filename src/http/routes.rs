@@ -70,6 +70,7 @@ pub static ROUTES: &[Route] = &[
     route!(POST "/v1/usage", CHECK, usage::record),
     route!(GET "/v1/users/{user}/quota", QUOTA, quota::of_user),
     route!(GET "/v1/me/quota", Access::Own, quota::of_me),
+    route!(GET "/v1/me/quota/stream", Access::Own, quota::stream),
     route!(GET "/v1/admin/plans", READ, plans::all),
     route!(GET "/v1/admin/plans/{id}", READ, plans::get),
     route!(PUT "/v1/admin/plans/{id}", WRITE, plans::put),

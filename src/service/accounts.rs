@@ -45,14 +45,16 @@ impl Service {
         Ok(self.ledger.account(key.clone(), since).await?)
     }
 
-    /// Shows limits over several accounts without putting any into memory.
-    pub(super) async fn probe(
+    /// Shows limits over several accounts without putting any into memory,
+    /// and says when the next lease ends in any of them.
+    pub(super) async fn probe_with_leases(
         &self,
         accounts: &[AccountKey],
         charges: &[Charge],
         now: Millis,
-    ) -> Result<Vec<Probe>, ServiceError> {
+    ) -> Result<(Vec<Probe>, Option<Millis>), ServiceError> {
         let mut found: Vec<Option<Probe>> = vec![None; charges.len()];
+        let mut next_lease_end: Option<Millis> = None;
         for (index, key) in accounts.iter().enumerate() {
             let own = |charge: &&Charge| usize::from(charge.account) == index;
             let asked: SmallVec<[Charge; 8]> =
@@ -60,27 +62,30 @@ impl Service {
             if asked.is_empty() {
                 continue;
             }
-            let probes = match self.engine.probe(key, &asked, now) {
-                Some(probes) => probes,
+            let (probes, lease_end) = match self.engine.probe(key, &asked, now) {
+                Some(probes) => (probes, self.engine.next_lease_end(key, now)),
                 None => {
                     let account = loaded(key, self.stored(key, now).await?)?.account;
-                    step::probe(&account, &asked, now.max(account.advanced_to()))
+                    let now = now.max(account.advanced_to());
+                    (step::probe(&account, &asked, now), account.next_lease_end(now))
                 }
             };
+            next_lease_end = next_lease_end.into_iter().chain(lease_end).min();
             let places = charges.iter().enumerate().filter(|(_, charge)| own(charge)).map(|(place, _)| place);
             places.zip(probes).for_each(|(place, probe)| found[place] = Some(probe));
         }
-        Ok(found.into_iter().flatten().collect())
+        Ok((found.into_iter().flatten().collect(), next_lease_end))
     }
 
-    /// The figures alone; see [`Service::probe`].
+    /// The figures alone; see [`Service::probe_with_leases`].
     pub(super) async fn standings(
         &self,
         accounts: &[AccountKey],
         charges: &[Charge],
         now: Millis,
     ) -> Result<Vec<Shown>, ServiceError> {
-        Ok(self.probe(accounts, charges, now).await?.into_iter().map(|probe| probe.shown).collect())
+        let (probes, _) = self.probe_with_leases(accounts, charges, now).await?;
+        Ok(probes.into_iter().map(|probe| probe.shown).collect())
     }
 
     /// Waits until a step is on record.

@@ -130,6 +130,10 @@ impl Service {
                 Ok((CheckReply::Allowed(allowed(None, draft.granted, &standings)), Unrecorded(None)))
             }
             Taken::Refused { shortfalls, standings, ticket } => {
+                // What limits under shadow would have refused is counted.
+                if charging.limits.iter().any(|limit| limit.enforce == Enforce::Shadow) {
+                    self.registry.watchers.accounts_changed(charging.accounts.iter());
+                }
                 let refusal = charging.refusal(&shortfalls, &standings, context.now);
                 Ok((CheckReply::Refused(refusal), Unrecorded(ticket)))
             }

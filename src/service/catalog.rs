@@ -61,6 +61,11 @@ impl Tenant {
         self.clock.standing().unwrap_or_else(|| self.wall.now())
     }
 
+    /// Whether time passes only when somebody sets the clock.
+    pub(super) fn clock_stands(&self) -> bool {
+        self.clock.standing().is_some()
+    }
+
     pub fn is_suspended(&self) -> bool {
         self.suspended.load(Relaxed)
     }

@@ -2,7 +2,7 @@
 //! which stand where they were set.
 
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::domain::time::Millis;
 
@@ -77,6 +77,12 @@ fn machine_ms() -> i64 {
 /// whatever a tenant's clock says.
 pub fn real_unix_seconds() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
+}
+
+/// How long it is until so many seconds since 1970, by the machine's own clock.
+pub(super) fn until_unix_seconds(seconds: i64) -> Duration {
+    let ms = seconds.saturating_mul(1000).saturating_sub(machine_ms());
+    Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }
 
 /// A tenant's own clock: the wall's until it is set, and standing from then on.

@@ -140,12 +140,16 @@ pub enum UsageStatus {
 #[derive(Debug)]
 pub struct QuotaView {
     pub user: UserId,
+    /// Whose limits are among the user's.
+    pub org: Option<Name>,
     pub plan: (Name, u32),
     pub per_call: PerCall,
     pub cache_read_weight: Ppm,
     pub limits: Vec<(LimitRow, QuotaState)>,
     pub state: CallState,
     pub next_call_at: Option<Millis>,
+    /// When the next lease ends that one of the limits counts.
+    pub next_lease_end: Option<Millis>,
     pub now: Millis,
 }
 

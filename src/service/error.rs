@@ -16,6 +16,9 @@ pub enum ServiceError {
     /// More is waiting than can be served in time.
     #[error("too much is waiting already")]
     Overloaded,
+    /// Too many watch already.
+    #[error("too many streams are open already")]
+    StreamLimit,
     /// A stored value or a key file cannot be read: for the operator's log.
     #[error("what is stored cannot be used: {0}")]
     Corrupt(String),

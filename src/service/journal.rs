@@ -45,8 +45,13 @@ impl Service {
         if batch.is_empty() {
             return self.engine.committed(changes);
         }
+        let accounts = changes.iter().flat_map(|change| change.accounts.iter().map(|(key, _)| key));
+        let watching = self.registry.watchers.of_accounts(accounts);
         match self.ledger.commit(batch).await {
-            Ok(()) => self.engine.committed(changes),
+            Ok(()) => {
+                self.engine.committed(changes);
+                watching.iter().for_each(|bell| bell.ring());
+            }
             Err(error) => {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
@@ -54,6 +59,7 @@ impl Service {
                     "cannot record"
                 );
                 self.engine.failed(changes);
+                self.registry.watchers.everything_changed();
                 tokio::time::sleep(REST).await;
             }
         }

@@ -35,6 +35,8 @@ mod token;
 mod touching;
 mod usage;
 pub mod users;
+mod watch;
+pub mod watchers;
 mod writer;
 
 use std::sync::Arc;
@@ -49,6 +51,8 @@ pub use error::ServiceError;
 pub use identity::{Caller, Scopes};
 pub use journal::Journal;
 pub use registry::{Registry, RegistryOptions};
+pub use watch::{Heard, Watch};
+pub use watchers::Watchers;
 
 /// The use cases: the only place where engine and ledger meet.
 pub struct Service {

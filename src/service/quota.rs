@@ -35,7 +35,7 @@ impl Service {
         // Each limit by itself: would a call of one request and one token pass?
         let one = |charge: &Charge| Charge { demand: Demand::fixed(1), ..charge.clone() };
         let charges: Vec<Charge> = charging.charges.iter().map(one).collect();
-        let probes = self.probe(&charging.accounts, &charges, now).await?;
+        let (probes, next_lease_end) = self.probe_with_leases(&charging.accounts, &charges, now).await?;
         let limits: Vec<(LimitRow, QuotaState)> =
             (0..probes.len()).map(|index| row(&charging, index, &probes[index], now)).collect();
         let (state, next_call_at) = overall(&charging.limits, &limits);
@@ -44,9 +44,11 @@ impl Service {
             per_call: plan.sheet.per_call,
             cache_read_weight: plan.sheet.cache_read_weight,
             user: user.clone(),
+            org: profile.org().cloned(),
             limits,
             state,
             next_call_at,
+            next_lease_end,
             now,
         })
     }

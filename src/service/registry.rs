@@ -25,6 +25,7 @@ use super::identity::{TokenCache, UnknownKids, token_cache, unknown_kids};
 use super::key_files::KeyFiles;
 use super::keyring::{Key, Keyring, key_of, rests_on_server_key};
 use super::users::{UserCache, user_cache};
+use super::watchers::Watchers;
 use super::writer::Writer;
 
 /// How often the ledger is asked whether others wrote to it.
@@ -57,6 +58,8 @@ pub struct Registry {
     pub(super) users: UserCache,
     /// Users read before others wrote are read again: see `users`.
     pub(super) users_epoch: AtomicU64,
+    /// Users who want to know of changes.
+    pub watchers: Arc<Watchers>,
     past_models: Cache<(TenantRef, u32), Arc<Models>>,
     refreshing: tokio::sync::Mutex<()>,
     refreshes_begun: AtomicU64,
@@ -90,6 +93,7 @@ impl Registry {
             unknown_kids: unknown_kids(),
             users: user_cache(),
             users_epoch: AtomicU64::new(0),
+            watchers: Arc::default(),
             past_models: Cache::new(PAST_MODELS_MAX, PAST_MODELS_MAX),
             refreshing: tokio::sync::Mutex::default(),
             refreshes_begun: AtomicU64::new(0),
@@ -237,6 +241,7 @@ impl Registry {
         let records = self.ledger.records(Some(tenant.number)).await?;
         tenant.replace_catalog(self.catalog_of(tenant.number, &records, &tenant.catalog()).await?);
         self.replace_keys(Some(tenant), &records);
+        self.watchers.tenant_changed(tenant.number);
         Ok(())
     }
 

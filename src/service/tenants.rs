@@ -96,6 +96,7 @@ impl Registry {
             let written = Written { at: now, by: by.to_owned(), reason: None };
             self.writer.set_clock(tenant.number, now, written).await?;
             tenant.clock.stand_at(Some(now));
+            self.watchers.tenant_changed(tenant.number);
         }
         Ok(now)
     }

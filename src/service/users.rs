@@ -366,7 +366,10 @@ impl Registry {
         let is_it = |key: &(TenantRef, UserId)| key.0 == tenant.number && key.1 == id;
         self.users.remove(&(tenant.number, &id), is_it);
         match result {
-            Ok(()) => Ok(Some(Arc::new(Profile::of(user)))),
+            Ok(()) => {
+                self.watchers.user_changed(tenant.number, &id);
+                Ok(Some(Arc::new(Profile::of(user))))
+            }
             Err(LedgerError::Conflict) => Ok(None),
             Err(error) => Err(error.into()),
         }

@@ -33,6 +33,10 @@ pub use data_dir::{DataDir, DataDirError, DataLock};
 
 /// Connections that the kernel keeps until a worker accepts them.
 const BACKLOG: u32 = 1024;
+/// A peer that takes none of what was sent for so long is given up: its kernel
+/// would go on promising to read for ever.
+#[cfg(target_os = "linux")]
+const UNHEARD_MS: u32 = 60_000;
 /// Idle accounts that a replay keeps in memory.
 const SCRATCH_ACCOUNTS: usize = 100_000;
 
@@ -59,6 +63,7 @@ impl Application {
         let address = listener.local_addr()?;
         let data = open_in(&dir, &config).await?;
         let welcome = welcome::first_start(&data.registry, address, config.allow_generated_keys).await?;
+        data.registry.watchers.bound(config.http.max_streams);
         let embedded = Embedded::start(data, config.max_idle_accounts);
         let background = vec![embedded.service.start_sweeper(), embedded.registry.start_polling()];
         let state = State::new(
@@ -105,6 +110,8 @@ impl Application {
                 _ = &mut server => {}
                 () = tokio::time::sleep(self.drain) => {}
             }
+            // They would go on for as long as their readers like.
+            self.embedded.service.end_watches();
             tokio::join!(handle.stop(true), async { _ = server.await });
         }
         self.background.iter().for_each(JoinHandle::abort);
@@ -262,6 +269,9 @@ fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
         }?;
         // A server that was just stopped must not keep its successor waiting.
         socket.set_reuseaddr(true)?;
+        // Connections take this over.
+        #[cfg(target_os = "linux")]
+        rustix::net::sockopt::set_tcp_user_timeout(&socket, UNHEARD_MS)?;
         socket.bind(address)?;
         socket.listen(BACKLOG)?.into_std()
     };

@@ -45,6 +45,7 @@ pub enum Kind {
     ClockBackwards,
     StoreUnavailable,
     Overloaded,
+    StreamLimit,
     Internal,
 }
 
@@ -157,6 +158,8 @@ catalogue! {
         "The store cannot be reached, so nothing can be decided safely. Nothing was taken; repeat the call.";
     Overloaded "overloaded" 503 true "Overloaded"
         "The service has more work than it can take. Repeat the call after `Retry-After`.";
+    StreamLimit "stream_limit" 503 true "Stream limit"
+        "The user has four streams open, or the service has as many as it can take. Close one, or try again after `Retry-After`; `GET /v1/me/quota` works all the same.";
     Internal "internal_error" 500 false "Internal error"
         "A fault in the service. It was logged under the `x-request-id` of the answer.";
 }

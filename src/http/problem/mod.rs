@@ -174,6 +174,6 @@ impl Problem {
         let short = wait_ms.unwrap_or(0) <= max_auto_retry_seconds.saturating_mul(1000);
         let should_retry = if parts.kind.entry().retryable && short { "true" } else { "false" };
         headers.push((SHOULD_RETRY, HeaderValue::from_static(should_retry)));
-        Reply { status, kind: Some(parts.kind), headers, content_type: PROBLEM_JSON, body: body.into() }
+        Reply { status, kind: Some(parts.kind), headers, ..Reply::bytes(PROBLEM_JSON, body.into()) }
     }
 }

@@ -19,6 +19,7 @@ mod retries;
 mod shared;
 mod shipped;
 mod slots;
+mod stream;
 mod usage;
 mod vectors;
 mod who;

@@ -2,6 +2,7 @@
 
 mod client;
 pub mod compare;
+mod events;
 mod reply;
 mod server;
 pub mod sheets;
@@ -9,6 +10,7 @@ mod tenant;
 pub mod vectors;
 
 pub use client::Client;
+pub use events::Events;
 pub use reply::{Reply, row};
 pub use server::{Server, binary, cli, number_from_env};
 pub use tenant::Tenant;
