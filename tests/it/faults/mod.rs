@@ -3,4 +3,5 @@
 mod kill;
 mod parallel;
 mod process;
+mod stop;
 mod store;

@@ -41,6 +41,18 @@ impl Process {
         Self { child, url: format!("http://{address}") }
     }
 
+    /// SIGTERM.
+    pub fn terminate(&self) {
+        let sent = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        assert!(sent.expect("kill runs").success());
+    }
+
+    /// Waits for its end.
+    pub fn wait(mut self) {
+        let status = self.child.wait().expect("it ends");
+        assert!(status.success(), "{status}");
+    }
+
     /// SIGKILL, and nothing else.
     pub fn kill(mut self) {
         self.child.kill().expect("it was running");
