@@ -3,12 +3,14 @@
 //!
 //! Every counter of the hot path is looked up once, at the start.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use actix_web::http::StatusCode;
-use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::counter::Counter;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
@@ -16,6 +18,7 @@ use prometheus_client::registry::Registry;
 
 use super::problem::Kind;
 use super::routes::ROUTES;
+use crate::service::Service;
 
 /// What names of metrics begin with.
 pub const PREFIX: &str = "apportion";
@@ -150,6 +153,24 @@ impl Metrics {
         // Writing to a String cannot fail.
         let _ = encode(&mut text, &self.registry);
         text
+    }
+}
+
+/// What the service counts by itself.
+pub struct OfService(pub Arc<Service>);
+
+impl std::fmt::Debug for OfService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OfService")
+    }
+}
+
+impl Collector for OfService {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        let uncounted = ConstCounter::new(self.0.tallies.uncounted());
+        let help = "Refusals counted by code alone, since too many users were refused at once";
+        let kind = uncounted.metric_type();
+        uncounted.encode(encoder.encode_descriptor("refusals_uncounted", help, None, kind)?)
     }
 }
 

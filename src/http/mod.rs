@@ -20,7 +20,6 @@ mod rate_limit;
 mod reply;
 mod routes;
 mod schema;
-#[allow(dead_code, reason = "the first of the lists that it is for come with the audit")]
 mod span;
 mod usage;
 mod views;
@@ -78,7 +77,8 @@ pub struct State {
 impl State {
     /// `registry` may hold metrics of other floors; it must have been made
     /// with [`METRICS_PREFIX`].
-    pub fn new(service: Arc<Service>, settings: HttpSettings, registry: Registry) -> Self {
+    pub fn new(service: Arc<Service>, settings: HttpSettings, mut registry: Registry) -> Self {
+        registry.register_collector(Box::new(metrics::OfService(service.clone())));
         Self { service, metrics: Arc::new(Metrics::new(registry)), settings }
     }
 }

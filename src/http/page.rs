@@ -55,7 +55,14 @@ impl<K: Key> Page<K> {
 /// `{"data":[...],"next_cursor":...}`; `last`: the last key of the page, when
 /// more follows.
 pub fn list<K: Key>(data: Vec<Value>, last: Option<K>) -> Reply {
-    Reply::json(&json!({"data": data, "next_cursor": last.as_ref().map(write_cursor)}))
+    list_with(data, last, |_| {})
+}
+
+/// The same with what stands beside the rows.
+pub fn list_with<K: Key>(data: Vec<Value>, last: Option<K>, add: impl FnOnce(&mut Value)) -> Reply {
+    let mut body = json!({"data": data, "next_cursor": last.as_ref().map(write_cursor)});
+    add(&mut body);
+    Reply::json(&body)
 }
 
 fn write_cursor<K: Key>(last: &K) -> String {
@@ -120,6 +127,17 @@ impl Key for Reverse<u32> {
     }
 }
 
+/// The number of an audit row, newest first.
+impl Key for Reverse<u64> {
+    fn read(text: &str) -> Option<Self> {
+        text.parse().ok().map(Self)
+    }
+
+    fn write(&self) -> String {
+        self.0.to_string()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,7 +154,7 @@ mod tests {
 
     #[test]
     fn pages_follow_one_another_without_gap_or_repetition() {
-        let versions = [9, 7, 4, 2, 1];
+        let versions = [9_u32, 7, 4, 2, 1];
         let mut seen = Vec::new();
         let mut after = None;
         loop {

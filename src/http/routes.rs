@@ -9,7 +9,7 @@
 use actix_web::http::Method;
 use futures_util::future::LocalBoxFuture;
 
-use super::admin::{capacity, clock, keys, models, plans, pools, settings, tenants, users};
+use super::admin::{capacity, clock, keys, models, plans, pools, records, settings, tenants, users};
 use super::auth::Access;
 use super::call::Call;
 use super::reply::Answer;
@@ -79,6 +79,9 @@ pub static ROUTES: &[Route] = &[
     route!(GET "/v1/admin/users/{user}", READ, users::get),
     route!(PUT "/v1/admin/users/{user}", WRITE, users::put),
     route!(POST "/v1/admin/users/{user}/plan", WRITE, users::change_plan),
+    route!(GET "/v1/admin/users/{user}/ledger", READ, records::user_ledger),
+    route!(GET "/v1/admin/audit", READ, records::audit),
+    route!(GET "/v1/admin/decisions", READ, records::decisions),
     route!(GET "/v1/admin/pools", READ, pools::all),
     route!(GET "/v1/admin/pools/{id}", READ, pools::get),
     route!(PUT "/v1/admin/pools/{id}", WRITE, pools::put),

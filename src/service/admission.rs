@@ -49,7 +49,22 @@ impl Service {
         replies
     }
 
+    /// Decides, and counts a refusal.
     async fn decide(
+        &self,
+        tenant: &Tenant,
+        command: &CheckCommand,
+    ) -> Result<(CheckReply, Unrecorded), ServiceError> {
+        let decided = self.judge(tenant, command).await?;
+        if let (CheckReply::Refused(refusal), _) = &decided
+            && !command.dry_run
+        {
+            self.tallies.refused(tenant, &command.user, refusal, tenant.now());
+        }
+        Ok(decided)
+    }
+
+    async fn judge(
         &self,
         tenant: &Tenant,
         command: &CheckCommand,

@@ -27,9 +27,11 @@ mod public_key;
 mod quota;
 mod random;
 mod reason;
+pub mod records;
 pub mod registry;
 pub mod settings;
 mod sweeper;
+pub mod tallies;
 pub mod tenants;
 mod token;
 mod touching;
@@ -51,6 +53,7 @@ pub use error::ServiceError;
 pub use identity::{Caller, Scopes};
 pub use journal::Journal;
 pub use registry::{Registry, RegistryOptions};
+pub use tallies::{Tallier, Tallies};
 pub use watch::{Heard, Watch};
 pub use watchers::Watchers;
 
@@ -60,6 +63,8 @@ pub struct Service {
     pub registry: Arc<Registry>,
     engine: Arc<dyn Engine>,
     ledger: Arc<dyn Ledger>,
+    /// Refusals and comparisons that are not on record yet.
+    pub tallies: Tallies,
     /// Rare steps that read the ledger before they act, one at a time by id.
     turns: Box<[tokio::sync::Mutex<()>]>,
     /// Stands in for a plan that is gone.
@@ -79,6 +84,7 @@ impl Service {
             registry,
             engine,
             ledger,
+            tallies: Tallies::default(),
             turns,
             no_plan: Plan::none(),
             stopping: AtomicBool::new(false),

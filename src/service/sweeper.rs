@@ -21,6 +21,8 @@ use crate::engine::{Finished, How};
 const EVERY: Duration = Duration::from_secs(5);
 /// Rounds of `EVERY` between two sweeps of idle accounts.
 const ROUNDS_PER_SWEEP: u32 = 12;
+/// Rounds between two looks for counters that are too old: about an hour.
+const ROUNDS_PER_PRUNING: u32 = 720;
 /// Holds resolved in one go.
 const AT_ONCE: u32 = 500;
 
@@ -37,12 +39,24 @@ impl Service {
                         tracing::warn!(tenant.id = %tenant.id, error, "cannot resolve holds in doubt");
                     }
                 }
+                if round % ROUNDS_PER_PRUNING == 0 {
+                    service.prune_all().await;
+                }
                 if round % ROUNDS_PER_SWEEP == 0 {
                     let kept = service.engine.sweep(service.registry.wall.now());
                     tracing::debug!(accounts.kept = kept, "swept");
                 }
             }
         })
+    }
+
+    async fn prune_all(&self) {
+        for tenant in self.registry.tenants() {
+            if let Err(error) = self.prune_tallies(&tenant).await {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(tenant.id = %tenant.id, error, "cannot take out old counters");
+            }
+        }
     }
 
     /// Sets a test tenant's clock; what became due by that is resolved before

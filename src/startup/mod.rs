@@ -27,7 +27,7 @@ use crate::engine::MemoryEngine;
 use crate::http::{self, HttpSettings, METRICS_PREFIX, State};
 use crate::ledger::{Durability, Ledger, SqliteLedger};
 use crate::service::clock::WallClock;
-use crate::service::{Journal, Registry, RegistryOptions, Service};
+use crate::service::{Journal, Registry, RegistryOptions, Service, Tallier};
 
 pub use data_dir::{DataDir, DataDirError, DataLock};
 
@@ -224,6 +224,7 @@ pub struct Embedded {
     pub registry: Arc<Registry>,
     pub ledger: Arc<dyn Ledger>,
     journal: Journal,
+    tallier: Tallier,
 }
 
 impl Embedded {
@@ -231,7 +232,8 @@ impl Embedded {
         let engine = Arc::new(MemoryEngine::new(max_idle_accounts));
         let service = Service::new(data.registry.clone(), engine, data.ledger.clone());
         let journal = service.start_journal();
-        Self { service, registry: data.registry, ledger: data.ledger, journal }
+        let tallier = service.start_tallies();
+        Self { service, registry: data.registry, ledger: data.ledger, journal, tallier }
     }
 
     /// A service on a directory that will be thrown away.
@@ -251,6 +253,7 @@ impl Embedded {
     /// afterwards but what the ledger knows.
     pub async fn record_all(self) -> Data {
         self.journal.stop().await;
+        self.tallier.stop().await;
         Data { ledger: self.ledger, registry: self.registry }
     }
 

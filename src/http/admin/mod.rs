@@ -9,6 +9,7 @@ pub mod keys;
 pub mod models;
 pub mod plans;
 pub mod pools;
+pub mod records;
 pub mod settings;
 pub mod tenants;
 pub mod users;

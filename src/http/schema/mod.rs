@@ -5,7 +5,9 @@
 mod admin;
 mod calls;
 mod catalog;
+mod records;
 
 pub use admin::*;
 pub use calls::*;
 pub use catalog::*;
+pub use records::*;

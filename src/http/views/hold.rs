@@ -45,7 +45,7 @@ impl Serialize for Custom<'_> {
 }
 
 impl<'a> AmountsView<'a> {
-    fn new(amounts: Amounts, custom: impl Into<Cow<'a, [(Label, u64)]>>) -> Self {
+    pub fn new(amounts: Amounts, custom: impl Into<Cow<'a, [(Label, u64)]>>) -> Self {
         Self {
             requests: amounts.requests,
             input_tokens: amounts.input_tokens,

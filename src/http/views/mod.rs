@@ -6,7 +6,7 @@
 mod hold;
 mod limits;
 
-pub use hold::{FinishedView, HoldReply, HoldView};
+pub use hold::{AmountsView, FinishedView, HoldReply, HoldView};
 pub use limits::{GrantedView, LimitView, PlanRef, Rows, WarningView, Warnings, is_shown_to_users};
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]

@@ -39,7 +39,10 @@ async fn every_fault_of_a_query_is_told_with_its_parameter() {
 async fn every_list_refuses_a_page_that_it_cannot_give() {
     let t = Tenant::with(Sheet::new()).await;
     let operator = operator(&t);
-    for path in ["users", "plans", "pools", "keys", "plans/p/versions", "tenants"] {
+    t.ask("u", 1, 1).await.ok();
+    let lists =
+        ["users", "plans", "pools", "keys", "plans/p/versions", "audit", "decisions", "users/u/ledger"];
+    for path in lists.into_iter().chain(["tenants"]) {
         let (client, path) = match path {
             "tenants" => (&operator, "/v1/operator/tenants".to_owned()),
             _ => (&t.client, format!("/v1/admin/{path}")),

@@ -14,6 +14,7 @@ mod plans;
 mod pools;
 mod probes;
 mod reads;
+mod records;
 mod refusals;
 mod retries;
 mod shared;

@@ -1,0 +1,97 @@
+//! What is on record: the audit, a user's ledger, comparisons.
+
+use utoipa::ToSchema;
+
+/// A row of the audit. Rows only ever come.
+#[derive(ToSchema)]
+pub struct AuditRow {
+    #[schema(format = DateTime)]
+    pub at: String,
+    /// The key or the command line that did it.
+    pub by: String,
+    /// Such as `user.put`, `user.plan`, `plan.put`, `pool.put`, `models.put`,
+    /// `settings.put`, `key.create`, `key.delete`, `tenant.create`,
+    /// `clock.set`.
+    #[schema(example = "user.plan")]
+    pub action: String,
+    /// The id of what was changed.
+    #[schema(example = "u_42")]
+    pub target: String,
+    /// As it was; null where there was nothing, or nothing to be shown.
+    #[schema(value_type = Option<Object>)]
+    pub before: Option<()>,
+    /// As it is now.
+    #[schema(value_type = Option<Object>)]
+    pub after: Option<()>,
+    pub reason: Option<String>,
+}
+
+#[derive(ToSchema)]
+pub struct AuditList {
+    pub data: Vec<AuditRow>,
+    pub next_cursor: Option<String>,
+}
+
+/// Something that happened to a user.
+#[derive(ToSchema)]
+pub struct UserLedgerRow {
+    #[schema(format = DateTime)]
+    pub at: String,
+    #[schema(pattern = "^(checked|settled|released|in_doubt|refused|changed)$")]
+    pub kind: String,
+    /// Of the first four kinds.
+    pub hold: Option<String>,
+    /// Of a refusal its code, of a release its reason, of a change the audit's
+    /// action.
+    pub code: Option<String>,
+    /// `checked` and `in_doubt`: what was reserved. `settled`: what the limits
+    /// took. A release gives everything back: null.
+    #[schema(value_type = Option<crate::http::views::AmountsView>)]
+    pub amounts: Option<()>,
+    /// `caller`, `rule` (a limit, the end of a lease, `in_doubt_after`),
+    /// `admin`, or the author of a change.
+    pub by: String,
+    /// Of a refusal: the limit that decided, if one did.
+    #[schema(required = false)]
+    pub limit: Option<String>,
+}
+
+/// Refusals of a local day.
+#[derive(ToSchema)]
+pub struct RefusalCountRow {
+    #[schema(format = Date, example = "2026-11-30")]
+    pub day: String,
+    #[schema(example = "request_rate_exceeded")]
+    pub code: String,
+    pub count: u64,
+}
+
+#[derive(ToSchema)]
+pub struct UserLedgerReply {
+    /// Newest first. Of refusals the last 100 of the user stand here.
+    pub data: Vec<UserLedgerRow>,
+    pub next_cursor: Option<String>,
+    /// All refusals of the span's last 31 days, newest day first.
+    pub refusals: Vec<RefusalCountRow>,
+}
+
+/// Checks of a local day that we decided one way and another limiter one way.
+#[derive(ToSchema)]
+pub struct DecisionRow {
+    #[schema(format = Date, example = "2026-11-30")]
+    pub day: String,
+    /// `allow` or our code.
+    #[schema(example = "allow")]
+    pub ours: String,
+    /// `allow`, the cause that was given with `their_decision`, or `other`
+    /// where a day had more than 64 of them.
+    #[schema(example = "daily_cap")]
+    pub theirs: String,
+    pub checks: u64,
+}
+
+#[derive(ToSchema)]
+pub struct DecisionList {
+    pub data: Vec<DecisionRow>,
+    pub next_cursor: Option<String>,
+}
