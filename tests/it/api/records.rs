@@ -295,7 +295,11 @@ async fn the_audit_is_asked_by_author_target_and_time() {
     let late = audit(&t, "?target=u&from=2026-03-10T12:01:00Z").await;
     assert_eq!(late, of_u[..1]);
     assert_eq!(audit(&t, "?target=u&to=2026-03-10T12:01:00Z").await, of_u[1..]);
-    assert_eq!(audit(&t, "?from=2026-03-10T12:01:00Z&to=2026-03-11").await.len(), 3, "two users and the clock");
+    assert_eq!(
+        audit(&t, "?from=2026-03-10T12:01:00Z&to=2026-03-11").await.len(),
+        3,
+        "two users and the clock"
+    );
     assert!(audit(&t, "?from=2026-03-11&to=2026-03-12").await.is_empty());
     let by = of_u[0]["by"].as_str().unwrap();
     let by_author = audit(&t, &format!("?by={by}&limit=500")).await;
