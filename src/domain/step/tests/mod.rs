@@ -1,6 +1,7 @@
 //! Steps over several accounts: all or nothing, receipts, one end.
 
 mod grants;
+mod random;
 
 use proptest::prelude::*;
 
