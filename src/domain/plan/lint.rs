@@ -1,13 +1,14 @@
 //! What in a sheet can never bite: accepted, and said.
 //!
 //! A warning is given only where a limit surely refuses nothing, as long as
-//! callers report no more than they reserved and windows have their usual
-//! length (the one in which a user changes zone may be longer).
+//! callers report no more than they reserved, in time, and windows have their
+//! usual length (the one in which a user changes zone may be longer). What is
+//! given to single users (overrides, grants) is no part of a sheet.
 
 use serde::Serialize;
 
 use super::filter::{glob_matches, has_wildcard, is_anything, list_matches};
-use super::{Enforce, Limit, Meter, Models, Pool, Rule, Sheet};
+use super::{Enforce, Limit, Meter, Models, Pool, Rule, Scope, Sheet};
 use crate::domain::ids::Name;
 use crate::domain::price::Prices;
 use crate::domain::time::Period;
@@ -51,7 +52,14 @@ impl Sheet {
             }),
             _ => None,
         });
-        warnings.chain(zones).collect()
+        let thresholds = self.limits.iter().enumerate().filter_map(|(index, limit)| {
+            let is_idle = limit.rule.most_at_once() == 0 && !limit.warn_at.is_empty();
+            is_idle.then(|| LintWarning {
+                pointer: format!("/limits/{index}/warn_at"),
+                message: "has no effect unless something is granted: the limit is 0".into(),
+            })
+        });
+        warnings.chain(zones).chain(thresholds).collect()
     }
 
     /// Why the limit can never refuse a call, if that is so.
@@ -61,27 +69,35 @@ impl Sheet {
         if most == 0 {
             return None;
         }
+        if limit.enforce != Enforce::Shadow
+            && let Some(stop) = self.others(index).find(|other| stops(other, limit))
+        {
+            return Some(format!("can never refuse a call: {} refuses every one", stop.name));
+        }
         match &limit.rule {
             Rule::Window { meter, period, .. } => {
-                let bound = self.bound_within(index, meter, longest_ms(*period)?)?;
+                let bound = self.bound_within(index, meter, longest_ms(*period))?;
                 (bound.amount <= u128::from(most)).then(|| {
                     format!(
-                        "can never refuse a call: {} lets at most {} through in that time",
-                        bound.by, bound.amount
+                        "can never refuse a call: at most {} can pass {} in that time",
+                        bound.amount, bound.by
                     )
                 })
             }
             Rule::Bucket { meter, refill_per_minute, .. } => {
-                let other = self.others(index).find(|other| match &other.rule {
+                let tighter = |other: &&Limit| match &other.rule {
                     Rule::Bucket { meter: theirs, capacity, refill_per_minute: refill } => {
-                        theirs == meter && *capacity <= most && refill <= refill_per_minute
+                        counts_all_of(theirs, meter) && *capacity <= most && refill <= refill_per_minute
                     }
                     Rule::Window { meter: theirs, limit, period, .. } => {
-                        // A window that turns lets its limit through again.
-                        theirs == meter && *limit <= most && *period == Period::Lifetime
+                        counts_all_of(theirs, meter)
+                            && (*limit <= most && *period == Period::Lifetime
+                                || is_used_up_at_once(meter)
+                                    && never_empties(*limit, *period, most, *refill_per_minute))
                     }
-                    _ => false,
-                });
+                    Rule::Slots { .. } | Rule::Rolling { .. } => false,
+                };
+                let other = self.others(index).find(tighter);
                 other.map(|other| format!("can never refuse a call: {} is tighter", other.name))
             }
             Rule::Slots { .. } => {
@@ -94,13 +110,14 @@ impl Sheet {
     }
 
     /// The hard limits that every call counted by limit `index` must pass as
-    /// well. Of two that are alike, only the earlier binds the later.
+    /// well. Of two that are alike, only the earlier binds the later. Not every
+    /// user has an org, or one without a sheet of its own.
     fn others(&self, index: usize) -> impl Iterator<Item = &Limit> {
         let limit = &self.limits[index];
         let binding = self.limits.iter().enumerate().filter(move |(place, other)| {
             *place != index
                 && other.enforce == Enforce::Hard
-                && other.scope >= limit.scope
+                && (other.scope == limit.scope || other.scope == Scope::Tenant)
                 && other.filter.covers(&limit.filter)
                 && (*place < index || other.rule != limit.rule)
         });
@@ -108,33 +125,44 @@ impl Sheet {
     }
 
     /// The most of `meter` that the limits other than `index` let through in
-    /// one window of that limit, `ms` long at most.
-    fn bound_within(&self, index: usize, meter: &Meter, ms: i64) -> Option<Bound> {
+    /// one window of that limit, `ms` long at most (`None`: for ever).
+    fn bound_within(&self, index: usize, meter: &Meter, ms: Option<i64>) -> Option<Bound> {
         let own = self.bound_on(index, meter, ms);
         // A token meter is bound by the calls and what each may take, too.
+        let (input, output) = (self.per_call.max_input_tokens, self.per_call.max_output_tokens);
         let cap = match meter {
-            Meter::InputTokens => self.per_call.max_input_tokens,
-            Meter::OutputTokens => self.per_call.max_output_tokens,
-            Meter::TotalTokens => {
-                (|| Some(self.per_call.max_input_tokens?.saturating_add(self.per_call.max_output_tokens?)))()
-            }
+            Meter::InputTokens => input,
+            Meter::OutputTokens => output,
+            Meter::TotalTokens => input.zip(output).map(|(input, output)| input.saturating_add(output)),
             _ => None,
         };
         let by_calls = cap.and_then(|cap| {
             let calls = self.bound_on(index, &Meter::Requests, ms)?;
             Some(Bound { amount: calls.amount.saturating_mul(u128::from(cap)), by: calls.by })
         });
-        own.into_iter().chain(by_calls).min_by_key(|bound| bound.amount)
+        // And all tokens are bound by those going in and those coming out.
+        let is_total = *meter == Meter::TotalTokens;
+        let by_parts = is_total.then(|| self.sum_of_parts(index, ms)).flatten();
+        own.into_iter().chain(by_calls).chain(by_parts).min_by_key(|bound| bound.amount)
     }
 
-    fn bound_on(&self, index: usize, meter: &Meter, ms: i64) -> Option<Bound> {
+    fn sum_of_parts(&self, index: usize, ms: Option<i64>) -> Option<Bound> {
+        let input = self.bound_within(index, &Meter::InputTokens, ms)?;
+        let output = self.bound_within(index, &Meter::OutputTokens, ms)?;
+        let by = format!("{} and {}", input.by, output.by);
+        Some(Bound { amount: input.amount.saturating_add(output.amount), by })
+    }
+
+    fn bound_on(&self, index: usize, meter: &Meter, ms: Option<i64>) -> Option<Bound> {
         let bounds = self.others(index).filter_map(|other| {
             let amount = match &other.rule {
-                Rule::Bucket { meter: theirs, capacity, refill_per_minute } if theirs == meter => {
-                    let refill = u128::from(*refill_per_minute) * u128::from(ms.unsigned_abs());
+                Rule::Bucket { meter: theirs, capacity, refill_per_minute }
+                    if counts_all_of(theirs, meter) =>
+                {
+                    let refill = u128::from(*refill_per_minute) * u128::from(ms?.unsigned_abs());
                     u128::from(*capacity) + refill.div_ceil(60_000)
                 }
-                Rule::Window { meter: theirs, limit, .. } if theirs == meter => {
+                Rule::Window { meter: theirs, limit, .. } if counts_all_of(theirs, meter) => {
                     let windows = windows_within(&self.limits[index], other)?;
                     u128::from(*limit) * u128::from(windows)
                 }
@@ -191,6 +219,34 @@ struct Bound {
     by: String,
 }
 
+/// Whether a limit on `theirs` counts at least as much of every call as one on
+/// `ours`.
+fn counts_all_of(theirs: &Meter, ours: &Meter) -> bool {
+    theirs == ours
+        || (*theirs == Meter::TotalTokens && matches!(ours, Meter::InputTokens | Meter::OutputTokens))
+}
+
+/// Whether `other`, a limit of 0, refuses whatever `limit` counts anything of.
+fn stops(other: &Limit, limit: &Limit) -> bool {
+    let is_every_call = matches!(other.rule.meter(), None | Some(Meter::Requests));
+    let is_of_ours = other.rule.meter().zip(limit.rule.meter());
+    other.rule.most_at_once() == 0
+        && (is_every_call || is_of_ours.is_some_and(|(theirs, ours)| counts_all_of(theirs, ours)))
+}
+
+/// Whether nothing of this meter is ever held, so that refill never waits.
+fn is_used_up_at_once(meter: &Meter) -> bool {
+    matches!(meter, Meter::Requests | Meter::Custom(_))
+}
+
+/// Whether a bucket lasts through all that windows let through: two of them in
+/// a row, and then one for each that has gone by.
+fn never_empties(limit: u64, period: Period, capacity: u64, refill_per_minute: u64) -> bool {
+    let Some(shortest) = shortest_ms(period) else { return false };
+    let refilled = u128::from(refill_per_minute) * u128::from(shortest.unsigned_abs());
+    limit.saturating_mul(2) <= capacity && u128::from(limit) * 60_000 <= refilled
+}
+
 /// The field that holds the limit's first number.
 fn figure(limit: &Limit) -> &'static str {
     match limit.rule {
@@ -233,6 +289,11 @@ fn longest_ms(period: Period) -> Option<i64> {
     }
 }
 
+/// The shortest that a window of that period can be; `None`: it never ends.
+fn shortest_ms(period: Period) -> Option<i64> {
+    if period.is_calendar() { Some(period.min_len_ms()) } else { period.fixed_len_ms() }
+}
+
 /// How many windows of `theirs` one window of `ours` can touch; `None`: no
 /// bound is known.
 fn windows_within(ours: &Limit, theirs: &Limit) -> Option<u64> {
@@ -253,12 +314,8 @@ fn windows_within(ours: &Limit, theirs: &Limit) -> Option<u64> {
         (Period::Month, Period::Day) if same_zone => Some(31),
         (Period::Month, Period::Month) if same_zone && our_anchor == anchor => Some(1),
         _ => {
-            let shortest = match period.is_calendar() {
-                true => period.min_len_ms(),
-                false => period.fixed_len_ms()?,
-            };
             // One may have begun before, one may end after.
-            let touched = longest_ms(*our_period)? / shortest + 2;
+            let touched = (longest_ms(*our_period)? - 1) / shortest_ms(*period)? + 2;
             u64::try_from(touched).ok()
         }
     }
