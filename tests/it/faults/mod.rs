@@ -2,6 +2,6 @@
 
 mod kill;
 mod parallel;
-mod process;
+pub mod process;
 mod stop;
 mod store;

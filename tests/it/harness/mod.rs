@@ -9,7 +9,7 @@ pub mod sheets;
 mod tenant;
 pub mod vectors;
 
-pub use client::Client;
+pub use client::{Client, percent};
 pub use events::Events;
 pub use reply::{Reply, row};
 pub use server::{Server, binary, cli, number_from_env};

@@ -1,12 +1,17 @@
 //! Commands drawn from a seed, with an eye on what the model knows: borders, lease ends, waits.
 
+mod changes;
+
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::oracle::calendar::{DAY_MS, HOUR_MS, Ms, wire};
 use super::oracle::cells::{Cell, HoldNo};
+use super::oracle::doubt::Which;
 use super::oracle::{Oracle, State};
 use super::rng::Rng;
-use super::stage::{INPUT_CAP, OUTPUT_CAP, Stage, USERS, sheet};
+use super::stage::{INPUT_CAP, OUTPUT_CAP, SHEETS, Stage, USERS, sheet};
 
 /// After this long a request id may have been forgotten.
 const REQUEST_ID_MS: Ms = 20 * HOUR_MS;
@@ -24,8 +29,21 @@ pub enum Command {
     Quota { user: String },
     Usage(Vec<Value>),
     Clock(Ms),
-    SetPlan { user: String, plan: String },
     PutPlan(Value),
+    Move { user: String, body: Value },
+    PutUser { user: String, body: Value },
+    Overrides { user: String, body: Value },
+    Grant { user: String, body: Value },
+    PutOrg { org: String, body: Value },
+    OrgOverrides { org: String, body: Value },
+    OrgGrant { org: String, body: Value },
+    Settings(Value),
+    Resolve { no: HoldNo, body: Value },
+    ResolveAll { which: Which, body: Value },
+    InDoubt { which: Which },
+    UserDocument { user: String },
+    OrgDocument { org: String },
+    OrgQuota { org: String },
 }
 
 /// What the generator remembers of the commands so far.
@@ -39,11 +57,15 @@ pub struct Script {
     /// The wait of the last refusal, and what was refused.
     pub refused: Option<(Ms, Value)>,
     again: Option<Value>,
+    /// The newest sheet of each id.
+    sheets: BTreeMap<String, Value>,
 }
 
 impl Script {
     pub fn new(rng: Rng, stage: Stage) -> Self {
-        Self { rng, stage, asked: Vec::new(), usage: Vec::new(), serial: 0, refused: None, again: None }
+        let sheets = stage.sheets.iter().map(|s| (s["id"].as_str().unwrap().to_owned(), s.clone())).collect();
+        let (asked, usage) = (Vec::new(), Vec::new());
+        Self { rng, stage, asked, usage, serial: 0, refused: None, again: None, sheets }
     }
 
     pub fn next(&mut self, oracle: &Oracle) -> Command {
@@ -51,8 +73,14 @@ impl Script {
         if let Some(body) = self.again.take() {
             return Command::Check { body, key: None };
         }
-        if oracle.holds.is_empty() {
-            return self.check(oracle);
+        // Only what is younger than 31 days can be finished for certain.
+        if oracle.holds.last().is_none_or(|h| oracle.now - h.created > 30 * DAY_MS) {
+            return if self.rng.chance(70) { self.check(oracle) } else { Command::Clock(self.clock(oracle)) };
+        }
+        if self.rng.chance(14)
+            && let Some(command) = self.change(oracle)
+        {
+            return command;
         }
         match self.rng.weighted(&[430, 150, 50, 70, 25, 90, 30, 20, 25, 25, 25, 170, 14, 6]) {
             0 => self.check(oracle),
@@ -83,14 +111,21 @@ impl Script {
             }
             10 => self.usage(oracle),
             11 => Command::Clock(self.clock(oracle)),
-            12 => Command::SetPlan {
-                user: (*self.rng.pick(&USERS)).to_owned(),
-                plan: (*self.rng.pick(&["one", "two", "three"])).to_owned(),
-            },
+            12 => {
+                let user = (*self.rng.pick(&USERS)).to_owned();
+                let mut body =
+                    json!({"plan": *self.rng.pick(&SHEETS), "effective": "now", "reason": "moved"});
+                if let Some(last) = oracle.user(&user).sequence {
+                    body["sequence"] = json!(last + 1);
+                }
+                Command::Move { user, body }
+            }
             _ => {
-                let id = *self.rng.pick(&["one", "two", "three"]);
-                let templates = self.stage.templates.clone();
-                Command::PutPlan(sheet(&mut self.rng, id, &templates))
+                let id = *self.rng.pick(&SHEETS);
+                let mut sheet = sheet(&mut self.rng, id, &self.stage.templates);
+                self.sheets.insert(id.to_owned(), sheet.clone());
+                sheet["applies"] = json!("now");
+                Command::PutPlan(sheet)
             }
         }
     }
@@ -109,8 +144,15 @@ impl Script {
     fn check_body(&mut self, oracle: &Oracle) -> Value {
         let now = oracle.now;
         self.asked.retain(|(_, at)| now - at < REQUEST_ID_MS);
-        if !self.asked.is_empty() && self.rng.chance(12) {
-            let mut body = self.rng.pick(&self.asked).0.clone();
+        // What a call that takes less gets of a tenant that refuses nothing is left open.
+        let known: Vec<Value> = self
+            .asked
+            .iter()
+            .filter(|(body, _)| !oracle.shadow || body.get("min_output_tokens").is_none())
+            .map(|(body, _)| body.clone())
+            .collect();
+        if !known.is_empty() && self.rng.chance(12) {
+            let mut body = self.rng.pick(&known).clone();
             match self.rng.between(0, 9) {
                 0 | 1 => body["input_tokens"] = json!(self.rng.between(0, 80)),
                 2 => body["lease_seconds"] = json!(self.rng.between(1, 100)),
@@ -125,7 +167,7 @@ impl Script {
         if self.rng.chance(85) {
             let output = self.tokens(OUTPUT_CAP);
             body["max_output_tokens"] = json!(output);
-            if self.rng.chance(25) {
+            if self.rng.chance(25) && !oracle.shadow {
                 body["min_output_tokens"] = json!(self.rng.between(0, output));
             }
         }
@@ -236,7 +278,9 @@ impl Script {
         if self.rng.chance(60) {
             body["lease_seconds"] = json!(self.rng.between(1, 120));
         }
-        if self.rng.chance(60) {
+        // So is what an extend may reserve there, and of somebody who may not ask.
+        let barred = oracle.shadow || oracle.may_not_ask(&oracle.holds[no].user);
+        if self.rng.chance(60) && !barred {
             body["add_output_tokens"] = json!(self.rng.between(0, 30));
         }
         if self.rng.chance(30) {
@@ -246,7 +290,7 @@ impl Script {
         let mut key = None;
         if let (Some((before, same)), true) = (known.first(), self.rng.chance(50)) {
             key = Some((*before).clone());
-            if self.rng.chance(70) {
+            if self.rng.chance(70) && !barred {
                 body = (*same).clone();
             }
         } else if self.rng.chance(30) {
@@ -298,7 +342,7 @@ impl Script {
     fn clock(&mut self, oracle: &Oracle) -> Ms {
         let now = oracle.now;
         let nudge = self.rng.between(-1, 1);
-        let aimed = match self.rng.weighted(&[150, 300, 200, 60, 15, 5, 110, 80, 80]) {
+        let aimed = match self.rng.weighted(&[150, 300, 200, 60, 15, 5, 110, 100, 80]) {
             0 => now + self.rng.between(1, 50),
             1 => now + self.rng.between(100, 3000),
             2 => now + self.rng.between(3000, 60_000),
@@ -315,20 +359,11 @@ impl Script {
                 if open.is_empty() { now + 1000 } else { self.rng.pick(&open) + nudge }
             }
             7 => {
-                let borders: Vec<Ms> = oracle
-                    .cells
-                    .values()
-                    .filter_map(|cell| match cell {
-                        Cell::Window(window) => window.running(now).map(|w| w.1),
-                        _ => None,
-                    })
-                    .filter(|end| end - now < 2 * DAY_MS)
-                    .collect();
-                if borders.is_empty() || !self.rng.chance(30) {
-                    now + 1000
-                } else {
-                    self.rng.pick(&borders) + nudge
-                }
+                // Far ones, of which there are many, are rarely aimed at.
+                let horizon = *self.rng.pick(&[HOUR_MS, HOUR_MS, 2 * DAY_MS, 2 * DAY_MS, 33 * DAY_MS]);
+                let borders = self.borders(oracle, horizon);
+                let plain = self.stage.families.is_empty() && !self.rng.chance(30);
+                if borders.is_empty() || plain { now + 1000 } else { self.rng.pick(&borders) + nudge }
             }
             _ => match self.refused.take() {
                 Some((at, body)) if at < now + HOUR_MS => {
@@ -339,5 +374,19 @@ impl Script {
             },
         };
         aimed.max(now)
+    }
+
+    /// Ends of windows and other instants at which something changes by itself, within a horizon.
+    fn borders(&self, oracle: &Oracle, horizon: Ms) -> Vec<Ms> {
+        let now = oracle.now;
+        let windows = oracle.cells.values().filter_map(|(cell, _)| match cell {
+            Cell::Window(window) => window.running(now).map(|w| w.1),
+            _ => None,
+        });
+        let mut all: Vec<Ms> = windows.chain(oracle.changes()).collect();
+        all.retain(|at| *at > now && *at - now < horizon);
+        all.sort_unstable();
+        all.dedup();
+        all
     }
 }

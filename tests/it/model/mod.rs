@@ -1,6 +1,8 @@
 //! The service held against a second, slow one.
 
 mod calendar_tests;
+mod changes;
+mod family;
 mod generate;
 pub mod oracle;
 mod oracle_tests;

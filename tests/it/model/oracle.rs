@@ -6,25 +6,35 @@
 //! searches for it. What the contract leaves open is marked as one of several values (see
 //! `expect`), so that a difference always means that somebody is wrong.
 
+mod books;
 pub mod calendar;
 pub mod cells;
 mod check;
+pub mod doubt;
 pub mod expect;
 mod extend;
 mod finish;
 mod judge;
 mod quota;
+mod rights;
 pub mod sheet;
+pub mod terms;
+mod time;
 mod usage;
 mod view;
+pub mod window;
 
 use std::collections::{BTreeMap, HashMap};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use calendar::{Calendar, HOUR_MS, Ms};
-use cells::{Cell, HoldNo, Rule, Span};
-use sheet::{Amounts, Limit, Model, Period, Pool, Scope, Sheet};
+use calendar::{HOUR_MS, Ms};
+use cells::{Cell, HoldNo};
+use doubt::Then;
+use expect::Expected;
+use sheet::{Amounts, Limit, Model, Pool};
+use terms::{Standing, User, Version};
+use window::{Rule, Span};
 
 /// Whose count it is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,23 +48,17 @@ pub enum Account {
 /// A cell's name: whose account, and which limit whatever its figures.
 pub type CellKey = (Account, String);
 
-#[derive(Clone, Debug, Default)]
-pub struct User {
-    pub plan: Option<String>,
-    pub org: Option<String>,
-    pub zone: Option<String>,
-    pub anchor_day: Option<u8>,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Held,
     /// Since when.
     InDoubt(Ms),
-    /// Charged by the tenant's rule: takes one later settle or release.
-    Ruled(Ms),
-    Settled(Ms),
-    Released(Ms),
+    /// Ended by the tenant's rule: takes one later settle or release.
+    Ruled(Then),
+    /// Ended by an admin, for good.
+    Resolved(Then),
+    Settled,
+    Released,
 }
 
 /// What a hold took from one cell, and from which window.
@@ -88,6 +92,10 @@ pub struct Hold {
     pub late: bool,
     pub granted: Value,
     pub settled: Option<Settled>,
+    /// What the limits count of it since its end; while it is open they hold what is reserved.
+    pub counted: Option<Amounts>,
+    /// The admin's word, without the reason.
+    pub resolved: Option<Value>,
     pub extends: HashMap<String, Value>,
 }
 
@@ -109,6 +117,8 @@ pub struct Asked {
     pub key: CellKey,
     pub rule: Rule,
     pub kept: i128,
+    /// What grants add to it now.
+    pub granted: i128,
 }
 
 pub struct Oracle {
@@ -118,16 +128,28 @@ pub struct Oracle {
     pub max_hold_ms: Ms,
     pub max_tokens_per_call: i128,
     pub in_doubt_ms: Ms,
-    pub plans: BTreeMap<String, (Sheet, u64)>,
+    pub in_doubt_then: Then,
+    /// What a spent allowance is answered with.
+    pub denial_status: u16,
+    /// Decides everything and refuses nothing.
+    pub shadow: bool,
+    pub plans: BTreeMap<String, Vec<Version>>,
     pub pools: Vec<Pool>,
     pub models: Vec<Model>,
     pub users: BTreeMap<String, User>,
-    pub cells: BTreeMap<CellKey, Cell>,
+    pub orgs: BTreeMap<String, Standing>,
+    /// With the limit as it last ran.
+    pub cells: BTreeMap<CellKey, (Cell, Limit)>,
     pub holds: Vec<Hold>,
     by_request: HashMap<(String, String), (Value, HoldNo)>,
     usage: HashMap<String, Value>,
+    /// What use without a hold has put into windows.
+    booked: Vec<(CellKey, Span, i128)>,
     /// By cell: how often a shadow limit would have refused, at least and at most.
     pub would_refuse: BTreeMap<CellKey, (u64, u64)>,
+    order: u64,
+    /// Set when something came about that the contract leaves open.
+    pub blurred: bool,
 }
 
 impl Oracle {
@@ -139,82 +161,33 @@ impl Oracle {
             max_hold_ms: HOUR_MS,
             max_tokens_per_call: 10_000_000,
             in_doubt_ms: 72 * HOUR_MS,
+            in_doubt_then: Then::Charge,
+            denial_status: 429,
+            shadow: false,
             plans: BTreeMap::new(),
             pools: Vec::new(),
             models: Vec::new(),
             users: BTreeMap::new(),
+            orgs: BTreeMap::new(),
             cells: BTreeMap::new(),
             holds: Vec::new(),
             by_request: HashMap::new(),
             usage: HashMap::new(),
+            booked: Vec::new(),
             would_refuse: BTreeMap::new(),
-        }
-    }
-
-    /// The clock moves on: leases end, doubts are resolved, buckets refill.
-    pub fn set_clock(&mut self, now: Ms) {
-        assert!(now >= self.now, "the model's clock only goes forward");
-        self.now = now;
-        for cell in self.cells.values_mut() {
-            cell.advance(now);
-        }
-        for no in 0..self.holds.len() {
-            self.age(no);
+            order: 0,
+            blurred: false,
         }
     }
 
     /// Whether two sessions of some cell overlap, one having been opened in the past: which one
     /// is current then is left open, so a run ends there.
     pub fn is_blurred(&self) -> bool {
-        self.cells.values().any(|cell| match cell {
-            Cell::Window(window) => window.sessions_overlap(),
-            _ => false,
-        })
-    }
-
-    fn age(&mut self, no: HoldNo) {
-        let (now, in_doubt_ms) = (self.now, self.in_doubt_ms);
-        let hold = &mut self.holds[no];
-        if hold.state == State::Held && now >= hold.expires {
-            hold.state = State::InDoubt(hold.expires);
-        }
-        let State::InDoubt(since) = hold.state else { return };
-        if now < since + in_doubt_ms {
-            return;
-        }
-        hold.state = State::Ruled(since + in_doubt_ms);
-        for receipt in hold.receipts.clone() {
-            if let (Cell::Window(window), true, Some(span)) = (
-                self.cells.get_mut(&receipt.key).expect("a receipt has a cell"),
-                holding(&receipt.limit.meter),
-                receipt.window,
-            ) {
-                let book = window.book_mut(span);
-                book.held -= receipt.reserved;
-                book.used += receipt.reserved;
-            }
-        }
-    }
-
-    /// A plan is put, or put again: everyone on it has the new figures from now on.
-    pub fn put_plan(&mut self, sheet: &Value) {
-        let sheet = Sheet::read(sheet);
-        let id = sheet.id.clone();
-        let version = self.plans.get(&id).map_or(1, |(_, v)| v + 1);
-        self.plans.insert(id.clone(), (sheet, version));
-        let on_it: Vec<String> = self
-            .cells
-            .keys()
-            .filter_map(|(a, _)| match a {
-                Account::User(u) => Some(u.clone()),
-                _ => None,
+        self.blurred
+            || self.cells.values().any(|(cell, _)| match cell {
+                Cell::Window(window) => window.sessions_overlap(),
+                _ => false,
             })
-            .collect();
-        for user in on_it {
-            if self.plan_id(&user).as_deref() == Some(id.as_str()) {
-                self.take_over_figures(&user);
-            }
-        }
     }
 
     pub fn put_pool(&mut self, pool: &Value) {
@@ -228,60 +201,8 @@ impl Oracle {
     }
 
     /// The user stands on another sheet from now on.
-    pub fn set_plan(&mut self, user: &str, plan: &str) {
-        assert!(self.plans.contains_key(plan), "the model knows no plan {plan}");
-        self.users.entry(user.to_owned()).or_default().plan = Some(plan.to_owned());
-        self.take_over_figures(user);
-    }
-
-    pub fn set_org(&mut self, user: &str, org: &str) {
-        self.users.entry(user.to_owned()).or_default().org = Some(org.to_owned());
-    }
-
-    /// The user's zone or anchor changes; running windows keep their end.
-    pub fn set_calendar(&mut self, user: &str, zone: Option<&str>, anchor_day: Option<u8>) {
-        let entry = self.users.entry(user.to_owned()).or_default();
-        if let Some(zone) = zone {
-            entry.zone = Some(zone.to_owned());
-        }
-        if anchor_day.is_some() {
-            entry.anchor_day = anchor_day;
-        }
-        for asked in self.plan_limits(user) {
-            if let (Some(Cell::Window(window)), Scope::User) =
-                (self.cells.get_mut(&asked.key), asked.limit.scope)
-            {
-                window.change_rule(self.now, asked.rule);
-            }
-        }
-    }
-
-    /// From now on the user's own buckets refill by the figures of the plan of now.
-    fn take_over_figures(&mut self, user: &str) {
-        let now = self.now;
-        for asked in self.plan_limits(user) {
-            if asked.limit.scope != Scope::User {
-                continue;
-            }
-            match self.cells.get_mut(&asked.key) {
-                Some(Cell::Bucket(bucket)) => {
-                    bucket.advance(now);
-                    bucket.refill = refill_of(&asked.limit);
-                }
-                Some(Cell::Window(window)) => window.change_rule(now, asked.rule),
-                _ => {}
-            }
-        }
-    }
-
-    pub fn plan_id(&self, user: &str) -> Option<String> {
-        self.users.get(user).and_then(|u| u.plan.clone()).or_else(|| self.default_plan.clone())
-    }
-
-    pub fn plan(&self, user: &str) -> (&Sheet, u64) {
-        let id = self.plan_id(user).expect("the model's tenants have a default plan");
-        let (sheet, version) = &self.plans[&id];
-        (sheet, *version)
+    pub fn set_plan(&mut self, user: &str, plan: &str) -> Expected {
+        self.move_user(user, &json!({"plan": plan, "effective": "now"}))
     }
 
     /// The name that stands for a model: itself, or what it is an alias of.
@@ -300,46 +221,6 @@ impl Oracle {
         self.models.iter().find(|m| Some(m.id.to_ascii_lowercase()) == canonical).cloned().unwrap_or_default()
     }
 
-    /// All limits of the user's plan, whatever they are narrowed to, user's first.
-    pub fn plan_limits(&self, user: &str) -> Vec<Asked> {
-        let entry = self.users.get(user).cloned().unwrap_or_default();
-        let mut all: Vec<Asked> = self
-            .plan(user)
-            .0
-            .limits
-            .iter()
-            .filter_map(|limit| {
-                let account = match limit.scope {
-                    Scope::User => Account::User(user.to_owned()),
-                    Scope::Org => Account::Org(entry.org.clone()?),
-                    Scope::Tenant => Account::Tenant,
-                    Scope::Pool => unreachable!("a sheet has no pool limits"),
-                };
-                let key = (account, limit.identity.clone());
-                Some(Asked { rule: self.rule(limit, &entry), limit: limit.clone(), key, kept: 0 })
-            })
-            .collect();
-        all.sort_by_key(|a| a.limit.scope);
-        all
-    }
-
-    fn rule(&self, limit: &Limit, user: &User) -> Rule {
-        let own = limit.scope == Scope::User;
-        let zone = limit
-            .zone
-            .clone()
-            .or_else(|| user.zone.clone().filter(|_| own))
-            .unwrap_or_else(|| self.zone.clone());
-        let anchor = if limit.anchored { user.anchor_day.unwrap_or(1) } else { 1 };
-        let calendar = match limit.kind {
-            sheet::Kind::Window { period: Period::Day, .. } => Some(Calendar::Day),
-            sheet::Kind::Window { period: Period::Week, .. } => Some(Calendar::Week),
-            sheet::Kind::Window { period: Period::Month, .. } => Some(Calendar::Month(anchor)),
-            _ => None,
-        };
-        Rule { zone, calendar }
-    }
-
     /// The limits that a check is asked of: user, org, tenant, then the pool.
     pub fn asked(&self, user: &str, model: Option<&str>, feature: Option<&str>, bulk: bool) -> Vec<Asked> {
         let model = self.canonical(model);
@@ -353,6 +234,7 @@ impl Oracle {
                 all.push(Asked {
                     key: (Account::Pool(pool.id.clone()), limit.identity.clone()),
                     rule: Rule { zone: self.zone.clone(), calendar: None },
+                    granted: 0,
                     kept: if bulk { pool.kept(limit) } else { 0 },
                     limit: limit.clone(),
                 });
@@ -386,15 +268,14 @@ impl Oracle {
     pub fn cell(&self, asked: &Asked) -> Cell {
         self.cells
             .get(&asked.key)
-            .cloned()
+            .map(|(cell, _)| cell.clone())
             .unwrap_or_else(|| Cell::fresh(&asked.limit, asked.rule.clone(), self.now))
     }
 
     fn cell_mut(&mut self, asked: &Asked) -> &mut Cell {
         let now = self.now;
-        self.cells
-            .entry(asked.key.clone())
-            .or_insert_with(|| Cell::fresh(&asked.limit, asked.rule.clone(), now))
+        let fresh = || (Cell::fresh(&asked.limit, asked.rule.clone(), now), asked.limit.clone());
+        &mut self.cells.entry(asked.key.clone()).or_insert_with(fresh).0
     }
 }
 

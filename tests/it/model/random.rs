@@ -1,8 +1,9 @@
 //! Random command sequences, each reply compared with the model's.
 //!
-//! `ORACLE_COMMANDS` sets how many commands are run in all (default 20,000), `ORACLE_SEED` runs
-//! one seed alone, and `ORACLE_PROBE` looks at every user's figures after each command, which
-//! shows where a difference began. A difference prints the seed and the commands that led to it.
+//! `ORACLE_COMMANDS` sets how many commands are run in all (default 15,000), `ORACLE_SEED` runs
+//! one seed alone, `ORACLE_KILLS=1` kills the service every few dozen commands, `ORACLE_FAMILIES`
+//! narrows the changes that are made (see `family`), and `ORACLE_PROBE` looks at every user's
+//! figures after each command, which shows where a difference began. A difference prints the seed and the commands that led to it.
 
 use std::fmt::Write as _;
 
@@ -17,12 +18,25 @@ const COMMANDS_A_SEED: usize = 500;
 /// Seeds run at once.
 const LANES: usize = 4;
 
+/// Commands of the short run in which the service is killed again and again.
+const COMMANDS_WITH_KILLS: usize = 1000;
+
 #[test]
 fn every_reply_to_random_commands_is_the_one_that_the_model_predicts() {
     let seeds: Vec<u64> = match std::env::var("ORACLE_SEED") {
         Ok(seed) => vec![seed.parse().expect("ORACLE_SEED is a number")],
-        Err(_) => (1..=number_from_env("ORACLE_COMMANDS", 20_000).div_ceil(COMMANDS_A_SEED) as u64).collect(),
+        Err(_) => (1..=number_from_env("ORACLE_COMMANDS", 15_000).div_ceil(COMMANDS_A_SEED) as u64).collect(),
     };
+    play_all(seeds, std::env::var_os("ORACLE_KILLS").is_some());
+}
+
+#[test]
+fn a_service_that_is_killed_between_commands_goes_on_as_the_model_predicts() {
+    let many = COMMANDS_WITH_KILLS.div_ceil(COMMANDS_A_SEED) as u64;
+    play_all((2001..=2000 + many).collect(), true);
+}
+
+fn play_all(seeds: Vec<u64>, kills: bool) {
     println!("seeds {}..={}, {COMMANDS_A_SEED} commands each", seeds[0], seeds[seeds.len() - 1]);
     let lanes: Vec<_> = (0..LANES)
         .map(|lane| {
@@ -30,7 +44,7 @@ fn every_reply_to_random_commands_is_the_one_that_the_model_predicts() {
             std::thread::spawn(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 mine.into_iter()
-                    .filter_map(|seed| runtime.block_on(play(seed)).err())
+                    .filter_map(|seed| runtime.block_on(play(seed, kills)).err())
                     .collect::<Vec<String>>()
             })
         })
@@ -45,10 +59,13 @@ fn every_reply_to_random_commands_is_the_one_that_the_model_predicts() {
     }
 }
 
-async fn play(seed: u64) -> Result<(), String> {
+async fn play(seed: u64, kills: bool) -> Result<(), String> {
     let mut rng = Rng::new(seed);
+    // Kills come from a generator of their own: the commands are the same with and without them.
+    let mut fate = Rng::new(!seed);
+    let mut next_kill = if kills { fate.between(20, 60) } else { i64::MAX };
     let stage = Stage::draw(&mut rng);
-    let mut world = World::set(&stage).await;
+    let mut world = World::set(&stage, kills).await;
     let mut script = Script::new(rng, stage);
     let probing = std::env::var_os("ORACLE_PROBE").is_some();
     for step in 0..COMMANDS_A_SEED {
@@ -63,6 +80,10 @@ async fn play(seed: u64) -> Result<(), String> {
         };
         result.map_err(|difference| report(seed, step, &world, &difference))?;
         remember_wait(&mut script, &world, &command);
+        if step as i64 >= next_kill {
+            world.kill();
+            next_kill += fate.between(20, 60);
+        }
     }
     world.all_quotas().await.map_err(|difference| report(seed, COMMANDS_A_SEED, &world, &difference))
 }

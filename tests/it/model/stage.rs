@@ -2,11 +2,40 @@
 
 use serde_json::{Value, json};
 
+use super::family::{self, Family};
+use super::oracle::calendar::MINUTE_MS;
 use super::oracle::calendar::{HOUR_MS, Ms, instant};
 use super::rng::Rng;
 
 pub const USERS: [&str; 4] = ["ann", "bob", "cleo", "dan"];
-const ZONES: [&str; 5] = ["UTC", "Asia/Tokyo", "America/New_York", "Africa/Cairo", "Australia/Lord_Howe"];
+pub const SHEETS: [&str; 3] = ["one", "two", "three"];
+pub const ORGS: [&str; 2] = ["acme", "umbrella"];
+/// Sheets that orgs may have of their own.
+pub const ORG_SHEETS: [&str; 2] = ["team", "crew"];
+pub const ZONES: [&str; 9] = [
+    "UTC",
+    "Asia/Tokyo",
+    "America/New_York",
+    "Africa/Cairo",
+    "Australia/Lord_Howe",
+    "America/Havana",
+    "Pacific/Chatham",
+    "Pacific/Kiritimati",
+    "America/St_Johns",
+];
+/// Days around which months end, leap years show, and clocks are put forward or back somewhere.
+const DAYS: [&str; 10] = [
+    "2026-01-30T12:00:00Z",
+    "2026-02-27T12:00:00Z",
+    "2026-03-07T12:00:00Z",
+    "2026-03-30T12:00:00Z",
+    "2026-04-04T12:00:00Z",
+    "2026-04-23T12:00:00Z",
+    "2026-10-29T12:00:00Z",
+    "2026-10-31T12:00:00Z",
+    "2026-12-30T12:00:00Z",
+    "2028-02-28T12:00:00Z",
+];
 /// The largest call of sheets that cap it.
 pub const INPUT_CAP: i64 = 60;
 pub const OUTPUT_CAP: i64 = 40;
@@ -21,6 +50,28 @@ pub struct Template {
     percent: i64,
 }
 
+impl Template {
+    /// The least and the most that a figure may be.
+    fn range(&self, name: &str) -> (i64, i64) {
+        if name == "refill_per_minute" { self.refill.expect("a bucket") } else { (self.low, self.high) }
+    }
+
+    fn figures(&self, rng: &mut Rng) -> Value {
+        let number = rng.between(self.low, self.high);
+        match self.refill {
+            Some((low, high)) => json!({"capacity": number, "refill_per_minute": rng.between(low, high)}),
+            None => json!({"limit": number}),
+        }
+    }
+
+    fn limit(&self, rng: &mut Rng) -> Value {
+        let mut limit = self.base.clone();
+        let figures = self.figures(rng);
+        limit.as_object_mut().expect("a limit").extend(figures.as_object().expect("figures").clone());
+        limit
+    }
+}
+
 /// What a seed plays on.
 #[derive(Clone, Debug)]
 pub struct Stage {
@@ -32,6 +83,7 @@ pub struct Stage {
     /// The org of each user, if the stage has orgs.
     pub orgs: Vec<Option<&'static str>>,
     pub templates: Vec<Template>,
+    pub families: Vec<Family>,
 }
 
 fn bucket(name: &str, meter: &str) -> Value {
@@ -103,6 +155,8 @@ fn templates(rng: &mut Rng, orgs: bool) -> Vec<Template> {
             None,
             60,
         );
+        add(with(window("org_month", "requests", json!("month")), "scope", json!("org")), 9, 200, None, 30);
+        add(with(json!({"name": "org_places", "kind": "slots"}), "scope", json!("org")), 2, 6, None, 30);
         add(with(bucket("org_rate", "output_tokens"), "scope", json!("org")), 60, 300, Some((10, 900)), 40);
     }
     // Some figures stand in a zone of their own.
@@ -122,20 +176,14 @@ pub fn sheet(rng: &mut Rng, id: &str, templates: &[Template]) -> Value {
         if !rng.chance(template.percent) {
             continue;
         }
-        let mut limit = template.base.clone();
-        let mut number = rng.between(template.low, template.high);
-        let mut refill = template.refill.map(|(low, high)| rng.between(low, high));
+        let mut limit = template.limit(rng);
         let plain = limit.get("scope").is_none() && limit.get("enforce").is_none();
         if plain && rng.chance(2) && !limit["period"].is_object() {
-            number = 0;
-            refill = refill.map(|_| 0);
-        }
-        match refill {
-            Some(refill) => {
-                limit["capacity"] = json!(number);
-                limit["refill_per_minute"] = json!(refill);
+            for name in ["limit", "capacity", "refill_per_minute"] {
+                if limit.get(name).is_some() {
+                    limit[name] = json!(0);
+                }
             }
-            None => limit["limit"] = json!(number),
         }
         limits.push(limit);
     }
@@ -150,7 +198,56 @@ pub fn sheet(rng: &mut Rng, id: &str, templates: &[Template]) -> Value {
 }
 
 impl Stage {
+    pub fn orgs_play(&self) -> bool {
+        self.families.contains(&Family::Orgs) && self.orgs.iter().any(Option::is_some)
+    }
+
+    /// Figures for one limit, in its range.
+    pub fn figures(&self, rng: &mut Rng, name: &str) -> Value {
+        let template = self.templates.iter().find(|t| t.base["name"] == name).expect("a limit of the stage");
+        template.figures(rng)
+    }
+
+    /// The next version of a sheet: some figures up or down, now and then a limit less or more.
+    pub fn revise(&self, rng: &mut Rng, sheet: &Value, zones: bool) -> Value {
+        let mut next = sheet.clone();
+        let up = rng.chance(50);
+        let limits = next["limits"].as_array_mut().expect("a sheet has limits");
+        for limit in limits.iter_mut() {
+            if !rng.chance(40) {
+                continue;
+            }
+            let template = self.templates.iter().find(|t| t.base["name"] == limit["name"]).expect("there");
+            for name in ["limit", "capacity", "refill_per_minute"] {
+                let Some(before) = limit[name].as_i64().filter(|n| *n > 0) else { continue };
+                let (low, high) = template.range(name);
+                limit[name] = json!(if up {
+                    rng.between(before, high.max(before))
+                } else {
+                    rng.between(low, before.max(low))
+                });
+            }
+            let own = limit.get("scope").is_none() && limit["kind"] == "window";
+            if zones && own && rng.chance(20) {
+                limit["zone"] = json!(*rng.pick(&ZONES));
+            }
+        }
+        if limits.len() > 2 && rng.chance(20) {
+            let place = usize::try_from(rng.between(0, limits.len() as i64 - 1)).expect("small");
+            limits.remove(place);
+        }
+        if rng.chance(20) {
+            let template = rng.pick(&self.templates);
+            let fits = ORG_SHEETS.iter().all(|o| sheet["id"] != *o) || template.base["scope"] == "org";
+            if fits && limits.iter().all(|l| l["name"] != template.base["name"]) {
+                limits.push(template.limit(rng));
+            }
+        }
+        next
+    }
+
     pub fn draw(rng: &mut Rng) -> Self {
+        let families = family::families();
         let with_orgs = rng.chance(40);
         let templates = templates(rng, with_orgs);
         let pool = rng.chance(50).then(|| {
@@ -172,15 +269,33 @@ impl Stage {
                 "interactive_share": *rng.pick(&[0.3, 0.5, 0.25]), "limits": limits,
             })
         });
-        let orgs = USERS
-            .iter()
-            .enumerate()
-            .map(|(n, _)| with_orgs.then_some(if n % 2 == 0 { "acme" } else { "umbrella" }))
-            .collect();
+        let orgs = USERS.iter().enumerate().map(|(n, _)| with_orgs.then_some(ORGS[n % 2])).collect();
+        let mut sheets: Vec<Value> = SHEETS.iter().map(|id| sheet(rng, id, &templates)).collect();
+        if families.contains(&Family::Standing) {
+            for sheet in &mut sheets {
+                if rng.chance(30) {
+                    sheet["requires_verified"] = json!(true);
+                }
+            }
+        }
+        if with_orgs && families.contains(&Family::Orgs) {
+            let of_orgs: Vec<Template> =
+                templates.iter().filter(|t| t.base["scope"] == "org").cloned().collect();
+            sheets.extend(ORG_SHEETS.iter().map(|id| {
+                let limits: Vec<Value> = of_orgs.iter().map(|t| t.limit(rng)).collect();
+                json!({"id": id, "name": id, "limits": limits})
+            }));
+        }
+        let start = if rng.chance(40) {
+            instant("2026-03-27T20:00:00Z") + rng.between(0, 200) * 12 * HOUR_MS
+        } else {
+            instant(*rng.pick(&DAYS)) + rng.between(0, 48 * 60) * MINUTE_MS
+        };
         Self {
             zone: (*rng.pick(&ZONES)).to_owned(),
-            start: instant("2026-03-27T20:00:00Z") + rng.between(0, 200) * 12 * HOUR_MS,
-            sheets: ["one", "two", "three"].iter().map(|id| sheet(rng, id, &templates)).collect(),
+            start,
+            sheets,
+            families,
             pool,
             models: vec![
                 json!({"id": "opus-4", "aliases": ["smart", "opus"], "input": 15_000_000, "output": 75_000_000,

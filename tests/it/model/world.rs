@@ -11,45 +11,83 @@ use super::oracle::cells::HoldNo;
 use super::oracle::expect::{Expected, Ids, Reply as Seen, differences};
 use super::oracle::{Oracle, State};
 use super::stage::{Stage, USERS};
-use crate::harness::{Reply, Tenant};
+use crate::faults::process::Process;
+use crate::harness::{Client, Reply, Tenant, cli};
+
+/// Where the service runs.
+enum Host {
+    /// A tenant among many of the service that the tests share.
+    Shared,
+    /// A process with a directory of its own, to be killed.
+    Own { kept: tempfile::TempDir, process: Option<Process> },
+}
 
 pub struct World {
     pub oracle: Oracle,
-    pub tenant: Tenant,
-    ids: Ids,
+    pub(super) client: Client,
+    host: Host,
+    pub(super) ids: Ids,
     pub history: Vec<String>,
     last_wait: Option<Ms>,
     /// Holds that the tenant's rule is known to have resolved.
     ruled: HashSet<HoldNo>,
 }
 
+async fn shared(stage: &Stage) -> (Client, Host) {
+    (Tenant::at(&stage.zone, &wire(stage.start)).await.client, Host::Shared)
+}
+
+fn own(stage: &Stage) -> (Client, Host) {
+    let kept = tempfile::Builder::new()
+        .prefix(&format!("it-{}-", std::process::id()))
+        .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
+        .expect("a directory");
+    cli(kept.path(), &["tenant", "create", "oracle", "--test", "--zone", &stage.zone]);
+    let scope = "check quota admin:read admin:write";
+    let token = cli(kept.path(), &["token", "mint", "--tenant", "oracle", "--scope", scope, "--ttl", "24h"]);
+    let process = Process::serve(kept.path(), "commit");
+    let client = Client::new(&process.url, &token);
+    (client, Host::Own { kept, process: Some(process) })
+}
+
 impl World {
     /// Puts the stage's sheets, pool, models and users up on both sides.
-    pub async fn set(stage: &Stage) -> Self {
-        let tenant = Tenant::at(&stage.zone, &wire(stage.start)).await;
+    pub async fn set(stage: &Stage, to_be_killed: bool) -> Self {
+        let (client, host) = if to_be_killed { own(stage) } else { shared(stage).await };
+        client.put_clock(&wire(stage.start)).await.ok();
         let mut oracle = Oracle::new(&stage.zone, stage.start);
         let mut history = vec![format!("{} from {}", stage.zone, wire(stage.start))];
-        tenant.put_models(&json!(stage.models)).await.ok();
+        client.put_models(&json!(stage.models)).await.ok();
         oracle.put_models(&stage.models);
         for sheet in &stage.sheets {
             history.push(format!("sheet {sheet}"));
-            tenant.put_plan(sheet).await.ok();
+            client.put_plan(sheet).await.ok();
             oracle.put_plan(sheet);
         }
-        tenant.put_settings(json!({"default_plan": "one"})).await.ok();
+        client.put_settings(json!({"default_plan": "one"})).await.ok();
         oracle.default_plan = Some("one".to_owned());
         if let Some(pool) = &stage.pool {
             history.push(format!("pool {pool}"));
-            tenant.put_pool(pool).await.ok();
+            client.put_pool(pool).await.ok();
             oracle.put_pool(pool);
         }
         for (user, org) in USERS.iter().zip(&stage.orgs) {
             if let Some(org) = org {
-                tenant.put_user(user, json!({"org": org})).await.ok();
-                oracle.set_org(user, org);
+                client.put_user(user, json!({"org": org})).await.ok();
+                oracle.put_user(user, &json!({"org": org}));
             }
         }
-        Self { oracle, tenant, ids: Ids::default(), history, last_wait: None, ruled: HashSet::new() }
+        Self { oracle, client, host, ids: Ids::default(), history, last_wait: None, ruled: HashSet::new() }
+    }
+
+    /// SIGKILL between two commands; what was answered must be there when it serves again.
+    pub fn kill(&mut self) {
+        self.history.push("kill -9".to_owned());
+        let Host::Own { kept, process } = &mut self.host else { panic!("the shared service lives on") };
+        process.take().expect("it serves").kill();
+        let next = Process::serve(kept.path(), "commit");
+        self.client = Client::new(&next.url, &self.client.token);
+        *process = Some(next);
     }
 
     /// Gives one command to both sides; the differences, if the replies differ.
@@ -57,30 +95,30 @@ impl World {
         match command {
             Command::Check { body, key } => self.run_check(body, key.as_deref()).await,
             Command::Settle { no, body } => {
-                let reply = self.tenant.settle(&self.id(*no), body.clone()).await;
+                let reply = self.client.settle(&self.id(*no), body.clone()).await;
                 let expected = self.oracle.settle(*no, body);
                 self.hold_up(&format!("settle {no} {body}"), expected, &reply)
             }
             Command::Release { no } => {
-                let reply = self.tenant.release(&self.id(*no)).await;
+                let reply = self.client.release(&self.id(*no)).await;
                 let expected = self.oracle.release(*no);
                 self.hold_up(&format!("release {no}"), expected, &reply)
             }
             Command::Extend { no, body, key } => {
                 let id = self.id(*no);
                 let reply = match key {
-                    Some(key) => self.tenant.extend_with_key(&id, key, body.clone()).await,
-                    None => self.tenant.extend(&id, body.clone()).await,
+                    Some(key) => self.client.extend_with_key(&id, key, body.clone()).await,
+                    None => self.client.extend(&id, body.clone()).await,
                 };
                 let expected = self.oracle.extend(*no, body, key.as_deref());
                 self.hold_up(&format!("extend {no} {body} {key:?}"), expected, &reply)
             }
             Command::GetHold { no } => {
-                let reply = self.tenant.hold(&self.id(*no)).await;
+                let reply = self.client.hold(&self.id(*no)).await;
                 self.hold_up(&format!("get hold {no}"), self.oracle.get_hold(*no), &reply)
             }
             Command::FindHold { user, request_id } => {
-                let reply = self.tenant.hold_by_request(user, request_id).await;
+                let reply = self.client.hold_by_request(user, request_id).await;
                 let expected = self.oracle.find_hold(user, request_id);
                 self.hold_up(&format!("find hold {user} {request_id}"), expected, &reply)
             }
@@ -91,8 +129,8 @@ impl World {
 
     async fn run_check(&mut self, body: &Value, key: Option<&str>) -> Result<(), String> {
         let reply = match key {
-            Some(key) => self.tenant.check_with_key(key, body.clone()).await,
-            None => self.tenant.check(body.clone()).await,
+            Some(key) => self.client.check_with_key(key, body.clone()).await,
+            None => self.client.check(body.clone()).await,
         };
         let mut full = body.clone();
         if let Some(key) = key {
@@ -105,7 +143,7 @@ impl World {
     async fn run_other(&mut self, command: &Command) -> Result<(), String> {
         match command {
             Command::CheckBatch(bodies) => {
-                let reply = self.tenant.check_batch(bodies).await;
+                let reply = self.client.check_batch(bodies).await;
                 let expected = bodies.iter().map(|b| self.oracle.check(b)).collect();
                 self.hold_up_each("check batch", json!(bodies), expected, &reply)
             }
@@ -118,47 +156,35 @@ impl World {
                         item
                     })
                     .collect();
-                let reply = self.tenant.settle_batch(&items).await;
+                let reply = self.client.settle_batch(&items).await;
                 let expected = settles.iter().map(|(no, body)| self.oracle.settle(*no, body)).collect();
                 let said = settles.iter().map(|(no, body)| json!([no, body])).collect();
                 self.hold_up_each("settle batch", said, expected, &reply)
             }
             Command::Usage(items) => {
-                let reply = self.tenant.usage(&json!({"items": items})).await;
+                let reply = self.client.usage(&json!({"items": items})).await;
                 let expected = self.oracle.usage(items);
                 self.hold_up(&format!("usage {}", json!(items)), expected, &reply)
             }
             Command::Clock(at) => {
                 self.history.push(format!("clock {}", wire(*at)));
-                self.tenant.set_clock(&wire(*at)).await;
+                self.client.put_clock(&wire(*at)).await.ok();
                 self.oracle.set_clock(*at);
                 self.rules_applied().await
             }
-            Command::SetPlan { user, plan } => {
-                self.history.push(format!("plan of {user} is {plan}"));
-                self.tenant.set_plan(user, plan).await.ok();
-                self.oracle.set_plan(user, plan);
-                self.quota(user).await
-            }
-            Command::PutPlan(sheet) => {
-                self.history.push(format!("sheet {sheet}"));
-                self.tenant.put_plan(sheet).await.ok();
-                self.oracle.put_plan(sheet);
-                Ok(())
-            }
-            _ => unreachable!("handled before"),
+            _ => self.run_change(command).await,
         }
     }
 
     /// The tenant's rule for holds in doubt is carried out by the service in its own time.
-    async fn rules_applied(&mut self) -> Result<(), String> {
+    pub(super) async fn rules_applied(&mut self) -> Result<(), String> {
         let due: Vec<HoldNo> = (0..self.oracle.holds.len())
             .filter(|no| matches!(self.oracle.holds[*no].state, State::Ruled(_)) && self.ruled.insert(*no))
             .collect();
         let started = Instant::now();
         for no in due {
             let id = self.id(no);
-            while self.tenant.hold(&id).await.ok()["hold"]["state"] == "in_doubt" {
+            while self.client.hold(&id).await.ok()["hold"]["state"] == "in_doubt" {
                 if started.elapsed().as_secs() > 30 {
                     return Err(format!("hold {no} is still in doubt after 30 s of real time"));
                 }
@@ -169,7 +195,7 @@ impl World {
     }
 
     pub async fn quota(&mut self, user: &str) -> Result<(), String> {
-        let reply = self.tenant.quota(user).await;
+        let reply = self.client.quota(user).await;
         let expected = self.oracle.quota(user);
         self.hold_up(&format!("quota {user}"), expected, &reply)
     }
@@ -179,7 +205,7 @@ impl World {
         for user in USERS {
             self.quota(user).await?;
         }
-        Ok(())
+        self.oracle.add_up()
     }
 
     /// The wait that the last reply told, if it was a refusal with one.
@@ -197,11 +223,11 @@ impl World {
         Ok(())
     }
 
-    fn id(&self, no: HoldNo) -> String {
+    pub(super) fn id(&self, no: HoldNo) -> String {
         self.ids.by_no.get(&no).unwrap_or_else(|| panic!("hold {no} has no real id")).clone()
     }
 
-    fn hold_up(&mut self, said: &str, expected: Expected, reply: &Reply) -> Result<(), String> {
+    pub(super) fn hold_up(&mut self, said: &str, expected: Expected, reply: &Reply) -> Result<(), String> {
         self.history.push(format!("{said} -> {} {}", reply.status, reply.code()));
         self.last_wait = reply.body["retry_after_ms"].as_i64().filter(|_| reply.status == 429);
         let seen = Seen { status: reply.status, headers: reply.headers.clone(), body: reply.body.clone() };

@@ -6,8 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use super::calendar::{Calendar, Ms};
-use super::sheet::{DivCeil, Kind, Limit, Period};
+use super::calendar::Ms;
+use super::sheet::{DivCeil, Kind, Limit};
+use super::window::{Rule, Window};
 
 pub const UNIT: i128 = 60_000;
 /// A bucket's level never sinks below this many tokens under zero.
@@ -124,118 +125,6 @@ impl Bucket {
 
     fn bound(&mut self, capacity: i128) {
         self.deficit = self.deficit.min((capacity + DEBT_MAX) * UNIT);
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Book {
-    pub used: i128,
-    pub held: i128,
-}
-
-/// Start and end of one window.
-pub type Span = (Ms, Ms);
-
-/// The rule by which calendar windows are cut.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
-    pub zone: String,
-    pub calendar: Option<Calendar>,
-}
-
-#[derive(Clone, Debug)]
-pub struct Window {
-    pub period: Period,
-    pub rule: Rule,
-    /// After a change of rule: the window that was running, and the end of the one after it.
-    bridge: Option<(Span, Ms)>,
-    /// The first take, for windows that tile.
-    pub first: Option<Ms>,
-    /// The openings of sessions.
-    pub sessions: Vec<Ms>,
-    pub books: BTreeMap<Span, Book>,
-    pub ever_taken: bool,
-}
-
-impl Window {
-    pub fn new(period: Period, rule: Rule) -> Self {
-        Self {
-            period,
-            rule,
-            bridge: None,
-            first: None,
-            sessions: Vec::new(),
-            books: BTreeMap::new(),
-            ever_taken: false,
-        }
-    }
-
-    /// The window running at `at`; none before a block's first take and between sessions.
-    pub fn running(&self, at: Ms) -> Option<Span> {
-        match self.period {
-            Period::Day | Period::Week | Period::Month => Some(self.calendar_window(at)),
-            Period::Lifetime => Some((Ms::MIN, Ms::MAX)),
-            Period::Tiles(length) => {
-                let first = self.first?;
-                let start = first + (at - first).div_euclid(length) * length;
-                Some((start, start + length))
-            }
-            Period::Session(length) => {
-                let start = self.sessions.iter().copied().filter(|s| *s <= at && at < s + length).max()?;
-                Some((start, start + length))
-            }
-        }
-    }
-
-    fn calendar_window(&self, at: Ms) -> Span {
-        let calendar = self.rule.calendar.expect("a calendar window has a calendar");
-        match self.bridge {
-            Some((running, _)) if at < running.1 => running,
-            Some((running, next_end)) if at < next_end => (running.1, next_end),
-            _ => calendar.window(&self.rule.zone, at),
-        }
-    }
-
-    /// Zone or anchor changed: the running window keeps its end.
-    pub fn change_rule(&mut self, now: Ms, rule: Rule) {
-        if self.rule == rule {
-            return;
-        }
-        if let (true, Some(calendar)) = (self.ever_taken, rule.calendar) {
-            let running = self.calendar_window(now);
-            let next_end = calendar.border_from(&rule.zone, running.1 + calendar.least_ms());
-            self.bridge = Some((running, next_end));
-        }
-        self.rule = rule;
-    }
-
-    /// The window that a take at `at` falls into, opened if need be.
-    pub fn open(&mut self, at: Ms) -> Span {
-        self.ever_taken = true;
-        if let Some(span) = self.running(at) {
-            return span;
-        }
-        match self.period {
-            Period::Tiles(_) => self.first = Some(at),
-            Period::Session(_) => self.sessions.push(at),
-            _ => {}
-        }
-        self.running(at).expect("just opened")
-    }
-
-    pub fn sessions_overlap(&self) -> bool {
-        let Period::Session(length) = self.period else { return false };
-        let mut sorted = self.sessions.clone();
-        sorted.sort_unstable();
-        sorted.windows(2).any(|pair| pair[1] - pair[0] < length)
-    }
-
-    pub fn book(&self, span: Option<Span>) -> Book {
-        span.and_then(|s| self.books.get(&s).copied()).unwrap_or_default()
-    }
-
-    pub fn book_mut(&mut self, span: Span) -> &mut Book {
-        self.books.entry(span).or_default()
     }
 }
 

@@ -3,11 +3,12 @@
 use serde_json::{Value, json};
 
 use super::calendar::Ms;
-use super::cells::{Book, Cell, HoldNo};
+use super::cells::{Cell, HoldNo};
 use super::expect::Expected;
 use super::judge::Want;
 use super::sheet::{Amounts, Enforce, Kind, Scope};
 use super::view::{int, merge};
+use super::window::Book;
 use super::{Asked, Hold, Oracle, Receipt, State, holding, refill_of};
 
 /// A check body after defaults.
@@ -32,9 +33,7 @@ impl Oracle {
         if let Some(reply) = self.known_request(&check, body) {
             return reply;
         }
-        if let Some(reply) = self.over_caps(&check, body) {
-            return reply;
-        }
+        let barred = self.barred(&check.user).or_else(|| self.over_caps(&check, body));
         let asked = self.asked(&check.user, check.model.as_deref(), check.feature.as_deref(), check.bulk);
         let wants_at = |this: &Self, output| {
             let amounts = this.demand(check.model.as_deref(), check.input, output, &check.extra);
@@ -42,9 +41,21 @@ impl Oracle {
         };
         let least = check.output_min.unwrap_or(check.output);
         let least_wants = wants_at(self, least);
-        self.count_shadows(&least_wants, &check);
-        if let Some(reply) = self.refusal(&least_wants) {
-            return reply;
+        if barred.is_none() {
+            self.count_shadows(&least_wants, &check);
+        }
+        if let Some(reply) = barred.or_else(|| self.refusal(&least_wants)) {
+            if !self.shadow {
+                return reply;
+            }
+            // Nothing is refused: what would have been said stands beside the answer.
+            let wants = wants_at(self, check.output);
+            let said = if reply.pool_waits {
+                json!({"$set": true})
+            } else {
+                json!({"code": reply.body["code"], "limit": reply.body["limit"]})
+            };
+            return self.admit(&check, body, &asked, &wants, check.output).with("would_refuse", said);
         }
         let (mut low, mut high) = (least, check.output);
         while low < high {
@@ -52,7 +63,21 @@ impl Oracle {
             if self.all_fit(&wants_at(self, middle)) { low = middle } else { high = middle - 1 }
         }
         let wants = wants_at(self, low);
-        self.admit(&check, body, &asked, &wants, low)
+        self.admit(&check, body, &asked, &wants, low).with("would_refuse", Value::Null)
+    }
+
+    pub fn may_not_ask(&self, user: &str) -> bool {
+        self.barred(user).is_some()
+    }
+
+    /// Row 5 of the refusals: who may not ask at all.
+    fn barred(&self, user: &str) -> Option<Expected> {
+        let entry = self.user(user);
+        if entry.suspended {
+            return Some(Expected::problem(403, "user_suspended"));
+        }
+        let strict = self.plan(user).0.requires_verified && !entry.verified;
+        strict.then(|| Expected::problem(403, "user_unverified"))
     }
 
     fn read_check(&self, body: &Value) -> Check {
@@ -154,6 +179,9 @@ impl Oracle {
         let (plan, version) = self.plan(&check.user);
         let (plan, version, weight_ppm, output_cap) =
             (plan.id.clone(), version, plan.weight_ppm, plan.max_output);
+        if !check.dry_run {
+            self.know(&check.user);
+        }
         let last = self.nothing_left(wants);
         let granted = json!({
             "input_tokens": int(check.input),
@@ -191,6 +219,8 @@ impl Oracle {
             late: false,
             granted,
             settled: None,
+            counted: None,
+            resolved: None,
             extends: Default::default(),
         });
         if let Some(id) = &check.request_id {
@@ -215,7 +245,7 @@ impl Oracle {
             };
             let book = window.book(window.running(self.now));
             let hard = w.asked.limit.enforce == Enforce::Hard && w.asked.limit.scope != Scope::Pool;
-            hard && w.amount > 0 && book.used + book.held + w.amount >= limit
+            hard && w.amount > 0 && book.used + book.held + w.amount >= limit + w.asked.granted
         })
     }
 
@@ -224,7 +254,8 @@ impl Oracle {
         let (now, limit, amount) = (self.now, want.asked.limit.clone(), want.amount);
         let held = holding(&limit.meter);
         let mut window = None;
-        match self.cell_mut(&want.asked) {
+        let cell = self.cell_mut(&want.asked);
+        match cell {
             Cell::Bucket(bucket) => {
                 bucket.refill = refill_of(&limit);
                 bucket.take(amount, held.then_some((no, expires)), limit.number());
@@ -239,6 +270,7 @@ impl Oracle {
                 leases.insert(no, expires);
             }
         }
+        self.cells.get_mut(&want.asked.key).expect("just there").1 = limit.clone();
         Receipt { key: want.asked.key.clone(), limit, reserved: amount, window, kept: want.asked.kept }
     }
 
@@ -251,6 +283,7 @@ impl Oracle {
             };
             let book = window.book(window.running(self.now));
             let spoken_for = book.used + book.held;
+            let limit = limit + a.granted;
             let reached = a.limit.warn_at_ppm.iter().filter(|t| spoken_for * 1_000_000 >= **t * limit).max();
             if let (Some(reached), true) = (reached, limit > 0) {
                 // Five decimals, half up.

@@ -3,7 +3,9 @@
 //! An expected body is JSON in which some places are wild:
 //! `{"$hold": 7}` is the id of the model's hold 7 (learned when first seen),
 //! `{"$any": [..]}` one of several values, `{"$between": [a, b]}` a number in that range,
-//! `{"$set": true}` anything but null. `null` stands for null, false or absent. An expected
+//! `{"$set": true}` anything but null, `{"$only": {..}}` an object with these fields and no others,
+//! `{"$among": [..]}` a list that has these items among others, `{"$word": "one"}` an id, alone or
+//! in an object with a version. `null` stands for null, false or absent. An expected
 //! object may lack fields that the real one has; an expected list may not.
 
 use std::collections::HashMap;
@@ -104,6 +106,17 @@ fn compare(expected: &Value, real: &Value, path: &str, ids: &mut Ids, found: &mu
             if let Some(no) = fields.get("$hold").and_then(Value::as_u64) {
                 return compare_hold(no as usize, real, path, ids, found);
             }
+            if let Some(inner) = fields.get("$only").and_then(Value::as_object) {
+                let empty = serde_json::Map::new();
+                let there = real.as_object().unwrap_or(&empty);
+                for name in there.keys().filter(|n| !inner.contains_key(*n)) {
+                    found.push(format!("{path}/{name} should not be there"));
+                }
+                return compare(&fields["$only"], real, path, ids, found);
+            }
+            if let Some(items) = fields.get("$among").and_then(Value::as_array) {
+                return compare_among(items, real, path, ids, found);
+            }
             if let Some(wild) = wildcard(expected, real) {
                 if !wild {
                     found.push(format!("{path}: {real} instead of {expected}"));
@@ -133,6 +146,18 @@ fn compare(expected: &Value, real: &Value, path: &str, ids: &mut Ids, found: &mu
     }
 }
 
+/// Each item stands in the list, told by its `id`.
+fn compare_among(items: &[Value], real: &Value, path: &str, ids: &mut Ids, found: &mut Vec<String>) {
+    let empty = Vec::new();
+    let list = real.as_array().unwrap_or(&empty);
+    for item in items {
+        match list.iter().find(|r| r["id"] == item["id"]) {
+            Some(real) => compare(item, real, &format!("{path}/{}", item["id"]), ids, found),
+            None => found.push(format!("{path}: {item} is not among {real}")),
+        }
+    }
+}
+
 fn compare_hold(no: HoldNo, real: &Value, path: &str, ids: &mut Ids, found: &mut Vec<String>) {
     let Some(id) = real.as_str().filter(|id| id.starts_with("hold_")) else {
         found.push(format!("{path}: {real} is no hold id"));
@@ -153,6 +178,9 @@ fn wildcard(expected: &Value, real: &Value) -> Option<bool> {
     if let Some(range) = fields.get("$between") {
         let number = real.as_i64()?;
         return Some(range[0].as_i64()? <= number && number <= range[1].as_i64()?);
+    }
+    if let Some(word) = fields.get("$word") {
+        return Some(word == real || *word == real["id"]);
     }
     fields.get("$set").map(|_| !real.is_null())
 }

@@ -50,7 +50,7 @@ impl Oracle {
     }
 
     fn renew(&mut self, no: HoldNo, receipt: &Receipt, expires: Ms) {
-        match self.cells.get_mut(&receipt.key).expect("a receipt has a cell") {
+        match &mut self.cells.get_mut(&receipt.key).expect("a receipt has a cell").0 {
             Cell::Bucket(bucket) => {
                 if let Some((_, end)) = bucket.held.get_mut(&no) {
                     *end = expires;
@@ -79,6 +79,11 @@ impl Oracle {
                 after.get(&receipt.limit.meter).unwrap_or(&0) - before.get(&receipt.limit.meter).unwrap_or(&0)
             }
         };
+        // What grants still give to a window that has ended is left open.
+        self.blurred |= hold.receipts.iter().any(|r| {
+            let granted = self.grants_of(&r.key).iter().any(|g| g.limit == r.limit.name);
+            granted && r.window.is_some_and(|span| span.1 <= self.now)
+        });
         let mut wants = Vec::new();
         for receipt in &hold.receipts {
             let asked = match receipt.limit.scope {
@@ -109,7 +114,7 @@ impl Oracle {
         }
         receipt.reserved += amount;
         let now = self.now;
-        match self.cells.get_mut(&receipt.key).expect("a receipt has a cell") {
+        match &mut self.cells.get_mut(&receipt.key).expect("a receipt has a cell").0 {
             Cell::Bucket(bucket) => bucket.take(amount, Some((no, expires)), receipt.limit.number()),
             Cell::Slots(_) => {}
             Cell::Window(window) => {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::cells::{Cell, HoldNo};
 use super::expect::Expected;
-use super::sheet::{Amounts, DivCeil, Kind};
+use super::sheet::{Amounts, DivCeil};
 use super::{Oracle, Receipt, Settled, State, holding};
 
 impl Oracle {
@@ -15,7 +15,7 @@ impl Oracle {
         }
         let number = |name: &str| body.get(name).and_then(Value::as_i64).map_or(0, i128::from);
         let (input, output) = (number("input_tokens"), number("output_tokens"));
-        let (cache_read, cache_write) = (number("cache_read_tokens"), number("cache_write_tokens"));
+        let cache_read = number("cache_read_tokens");
         let model = body.get("model").and_then(Value::as_str).map(str::to_owned);
         let hold = &self.holds[no];
         if let Some(before) = &hold.settled {
@@ -24,9 +24,19 @@ impl Oracle {
                 == (input, output, cache_read, served(&model));
             return if equal { self.finished(no) } else { self.already_finished(no) };
         }
-        if matches!(hold.state, State::Released(_)) {
+        if matches!(hold.state, State::Released | State::Resolved(_)) {
             return self.already_finished(no);
         }
+        self.end_with(no, body)
+    }
+
+    /// Ends a hold with reported figures, whatever its state.
+    pub fn end_with(&mut self, no: HoldNo, body: &Value) -> Expected {
+        let number = |name: &str| body.get(name).and_then(Value::as_i64).map_or(0, i128::from);
+        let (input, output) = (number("input_tokens"), number("output_tokens"));
+        let (cache_read, cache_write) = (number("cache_read_tokens"), number("cache_write_tokens"));
+        let model = body.get("model").and_then(Value::as_str).map(str::to_owned);
+        let hold = &self.holds[no];
         if input > self.max_tokens_per_call || output > self.max_tokens_per_call {
             return Expected::problem(422, "usage_implausible");
         }
@@ -39,11 +49,9 @@ impl Oracle {
             counted.insert(meter, said.unwrap_or(reserved));
         }
         let late = !matches!(hold.state, State::Held);
-        let ruled = matches!(hold.state, State::Ruled(_));
-        self.correct(no, &counted, ruled);
-        let now = self.now;
+        self.correct(no, &counted);
         let hold = &mut self.holds[no];
-        hold.state = State::Settled(now);
+        hold.state = State::Settled;
         hold.late = late;
         hold.settled = Some(Settled { input, output, cache_read, model, counted, body: body.clone() });
         self.finished(no)
@@ -71,14 +79,14 @@ impl Oracle {
                 self.finished(no)
             }
             State::InDoubt(_) => self.finished(no),
-            State::Ruled(_) | State::Settled(_) | State::Released(_) => self.already_finished(no),
+            _ => self.already_finished(no),
         }
     }
 
     /// A hold in doubt keeps its amounts, but neither its place nor its stop on the refill.
     fn leave(&mut self, no: HoldNo) {
         for receipt in self.holds[no].receipts.clone() {
-            match self.cells.get_mut(&receipt.key).expect("a receipt has a cell") {
+            match &mut self.cells.get_mut(&receipt.key).expect("a receipt has a cell").0 {
                 Cell::Bucket(bucket) => drop(bucket.held.remove(&no)),
                 Cell::Slots(leases) => drop(leases.remove(&no)),
                 Cell::Window(_) => {}
@@ -89,14 +97,13 @@ impl Oracle {
     pub fn release(&mut self, no: HoldNo) -> Expected {
         let hold = &self.holds[no];
         match hold.state {
-            State::Released(_) => return self.finished(no),
-            State::Settled(_) => return self.already_finished(no),
+            State::Released => return self.finished(no),
+            State::Settled | State::Resolved(_) => return self.already_finished(no),
             _ if hold.progress > 0 => return Expected::problem(409, "has_progress"),
             _ => {}
         }
-        let ruled = matches!(hold.state, State::Ruled(_));
-        self.correct(no, &Amounts::new(), ruled);
-        self.holds[no].state = State::Released(self.now);
+        self.correct(no, &Amounts::new());
+        self.holds[no].state = State::Released;
         self.finished(no)
     }
 
@@ -121,18 +128,16 @@ impl Oracle {
     }
 
     /// Puts right every cell that the hold took from, in the window it took from.
-    fn correct(&mut self, no: HoldNo, counted: &Amounts, ruled: bool) {
+    pub fn correct(&mut self, no: HoldNo, counted: &Amounts) {
         let created = self.holds[no].created;
+        let before = self.holds[no].counted.replace(counted.clone());
         let mut receipts: Vec<Receipt> = self.holds[no].receipts.clone();
         for receipt in &mut receipts {
-            let actual = match receipt.limit.kind {
-                Kind::Slots { .. } => 0,
-                _ => counted.get(&receipt.limit.meter).copied().unwrap_or(0),
-            };
-            match self.cells.get_mut(&receipt.key).expect("a receipt has a cell") {
-                Cell::Bucket(bucket) => {
-                    bucket.correct(no, receipt.reserved, actual, receipt.limit.number());
-                }
+            let of = |amounts: &Amounts| amounts.get(&receipt.limit.meter).copied().unwrap_or(0);
+            let actual = of(counted);
+            let stood = before.as_ref().map_or(receipt.reserved, of);
+            match &mut self.cells.get_mut(&receipt.key).expect("a receipt has a cell").0 {
+                Cell::Bucket(bucket) => bucket.correct(no, stood, actual, receipt.limit.number()),
                 Cell::Slots(leases) => drop(leases.remove(&no)),
                 Cell::Window(window) => {
                     if receipt.window.is_none() && actual > 0 {
@@ -140,11 +145,11 @@ impl Oracle {
                     }
                     let Some(span) = receipt.window else { continue };
                     let book = window.book_mut(span);
-                    if holding(&receipt.limit.meter) && !ruled {
+                    if holding(&receipt.limit.meter) && before.is_none() {
                         book.held -= receipt.reserved;
                         book.used += actual;
                     } else {
-                        book.used += actual - receipt.reserved;
+                        book.used += actual - stood;
                     }
                     window.ever_taken |= actual > 0;
                 }

@@ -3,10 +3,11 @@
 use serde_json::{Value, json};
 
 use super::calendar::{Ms, wire};
-use super::cells::{Cell, Span};
+use super::cells::Cell;
 use super::expect::Expected;
 use super::sheet::{Amounts, DivCeil, Enforce, Kind, Period, Scope};
 use super::view::{int, opt_wire};
+use super::window::Span;
 use super::{Account, Asked, Oracle, Receipt};
 
 /// One limit and what is wanted of it; an extend looks at the receipt's window.
@@ -74,7 +75,7 @@ impl Oracle {
             }
             (Cell::Window(window), Kind::Window { limit, .. }) => {
                 let book = window.book(want.window.unwrap_or_else(|| window.running(self.now)));
-                limit - book.used - book.held
+                limit + asked.granted - book.used - book.held
             }
             (Cell::Slots(leases), Kind::Slots { limit }) => limit - asked.kept - leases.len() as i128,
             _ => unreachable!("a cell is of its limit's kind"),
@@ -104,7 +105,7 @@ impl Oracle {
         let never: Vec<(&Want, i128)> = wants
             .iter()
             .filter(|w| is_asked(w) && w.asked.limit.number() > 0)
-            .map(|w| (w, w.asked.limit.number() - w.asked.kept))
+            .map(|w| (w, w.asked.limit.number() + w.asked.granted - w.asked.kept))
             .filter(|(w, most)| w.sum > *most)
             .collect();
         let (decides, most) =
@@ -156,7 +157,7 @@ impl Oracle {
                 let over = want.window.is_some() && span != running;
                 let resets = span.filter(|_| period != Period::Lifetime && !over).map(|s| s.1);
                 let book = window.book(span);
-                (period.exhausted_code(), Wait::Reset(resets), most - book.used - book.held)
+                (period.exhausted_code(), Wait::Reset(resets), most + asked.granted - book.used - book.held)
             }
             _ => unreachable!("a cell is of its limit's kind"),
         };
@@ -177,7 +178,7 @@ impl Oracle {
         let mut reply;
         if let Some(decides) = exhausted {
             let Wait::Reset(at) = decides.wait else { unreachable!() };
-            reply = Expected::problem(429, decides.code)
+            reply = Expected::problem(self.denial_status, decides.code)
                 .with("limit", json!(decides.want.asked.limit.name))
                 .with("resets_at", at.map_or(Value::Null, |at| json!(wire(at))));
         } else {
@@ -214,6 +215,7 @@ impl Oracle {
             key: receipt.key.clone(),
             rule: super::Rule { zone: self.zone.clone(), calendar: None },
             kept: receipt.kept,
+            granted: 0,
         })
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::calendar::Ms;
 use super::cells::Cell;
 use super::expect::Expected;
-use super::sheet::{Enforce, Kind};
+use super::sheet::{Enforce, Kind, Period};
 use super::view::opt_wire;
 use super::{Asked, Oracle};
 
@@ -26,7 +26,18 @@ impl Oracle {
             "user": user,
             "plan": {"id": sheet.id, "version": version},
             "limits": rows,
+            "upcoming": self.upcoming(user),
         });
+        self.at_the_top(&asked, &mut body);
+        Expected::new(200, body)
+    }
+
+    /// Predicts `GET orgs/{org}/quota` of an org with a sheet of its own.
+    pub fn org_quota(&self, org: &str) -> Expected {
+        let asked = self.org_limits(org);
+        let rows: Vec<Value> = asked.iter().map(|a| self.quota_row(a)).collect();
+        let (sheet, version) = self.org_sheet(org).expect("an org with a sheet");
+        let mut body = json!({"org": org, "plan": {"id": sheet.id, "version": version}, "limits": rows});
         self.at_the_top(&asked, &mut body);
         Expected::new(200, body)
     }
@@ -77,10 +88,10 @@ impl Oracle {
             (Cell::Window(window), Kind::Window { period, .. }) => {
                 let running = window.running(self.now);
                 let book = window.book(running);
-                if book.used + book.held < number {
+                if book.used + book.held < number + asked.granted {
                     return (Word::Ok, None);
                 }
-                (Word::Exhausted, running.map(|r| r.1).filter(|_| period != super::Period::Lifetime))
+                (Word::Exhausted, running.map(|r| r.1).filter(|_| period != Period::Lifetime))
             }
             (Cell::Slots(leases), Kind::Slots { .. }) => {
                 let mut ends: Vec<Ms> = leases.values().copied().collect();

@@ -122,6 +122,32 @@ impl Limit {
         one_matches(&self.models, model) && one_matches(&self.features, feature)
     }
 
+    /// The same limit with other figures, where an override names them.
+    pub fn overridden(&self, figures: &Value) -> Self {
+        let mut limit = self.clone();
+        limit.kind = match self.kind {
+            Kind::Bucket { capacity, refill } => Kind::Bucket {
+                capacity: number(figures, "capacity").unwrap_or(capacity),
+                refill: number(figures, "refill_per_minute").unwrap_or(refill),
+            },
+            Kind::Window { limit, period } => {
+                Kind::Window { limit: number(figures, "limit").unwrap_or(limit), period }
+            }
+            Kind::Slots { limit } => Kind::Slots { limit: number(figures, "limit").unwrap_or(limit) },
+        };
+        limit
+    }
+
+    /// Whether it gives less than `other`, in any figure.
+    fn gives_less_than(&self, other: &Self) -> bool {
+        match (self.kind, other.kind) {
+            (Kind::Bucket { capacity, refill }, Kind::Bucket { capacity: most, refill: fastest }) => {
+                capacity < most || refill < fastest
+            }
+            _ => self.number() < other.number(),
+        }
+    }
+
     /// What a call with these amounts takes from this limit.
     pub fn demand(&self, amounts: &Amounts) -> i128 {
         match self.kind {
@@ -187,6 +213,7 @@ impl Limit {
 pub struct Sheet {
     pub id: String,
     pub weight_ppm: i128,
+    pub requires_verified: bool,
     pub max_input: Option<i128>,
     pub max_output: Option<i128>,
     pub limits: Vec<Limit>,
@@ -198,10 +225,25 @@ impl Sheet {
         Self {
             id: text(value, "id").expect("a sheet has an id"),
             weight_ppm: value.get("cache_read_weight").map_or(1_000_000, ppm),
+            requires_verified: value.get("requires_verified").and_then(Value::as_bool).unwrap_or(false),
             max_input: number(&caps, "max_input_tokens"),
             max_output: number(&caps, "max_output_tokens"),
             limits: limits(value, None),
         }
+    }
+
+    /// Whether going from `before` to this one is a downgrade: any limit or cap present in both
+    /// becomes smaller, or a hard limit appears.
+    pub fn is_downgrade_from(&self, before: &Self) -> bool {
+        let smaller_cap =
+            |now: Option<i128>, then: Option<i128>| now.zip(then).is_some_and(|(now, then)| now < then);
+        let worse = |limit: &Limit| match before.limits.iter().find(|l| l.identity == limit.identity) {
+            Some(other) => limit.gives_less_than(other),
+            None => limit.enforce == Enforce::Hard,
+        };
+        smaller_cap(self.max_input, before.max_input)
+            || smaller_cap(self.max_output, before.max_output)
+            || self.limits.iter().any(worse)
     }
 }
 

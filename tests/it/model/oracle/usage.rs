@@ -24,6 +24,7 @@ impl Oracle {
         }
         self.usage.insert(id.clone(), item.clone());
         let user = text("user").expect("an item has a user");
+        self.know(&user);
         let (model, feature) = (text("model"), text("feature"));
         let at = text("at").map_or(self.now, |at| instant(&at));
         let weight_ppm = self.plan(&user).0.weight_ppm;
@@ -42,6 +43,7 @@ impl Oracle {
                 Cell::Window(window) if amount > 0 => {
                     let span = window.open(at);
                     window.book_mut(span).used += amount;
+                    self.booked.push((asked.key, span, amount));
                 }
                 _ => {}
             }

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::calendar::{Ms, wire};
 use super::cells::Cell;
+use super::doubt::Then;
 use super::sheet::{Amounts, Enforce, Kind, Period};
 use super::{Asked, Hold, HoldNo, Oracle, State};
 
@@ -38,13 +39,14 @@ impl Oracle {
                     "meter": limit.meter,
                     "used": int(book.used),
                     "held": int(book.held),
-                    "remaining": int((most - spoken_for).max(0)),
-                    "over_by": int((spoken_for - most).max(0)),
+                    "remaining": int((most + asked.granted - spoken_for).max(0)),
+                    "over_by": int((spoken_for - most - asked.granted).max(0)),
+                    "granted": if asked.granted > 0 { int(asked.granted) } else { json!({"$any": [0, null]}) },
                     "resets_at": opt_wire(bounds.map(|b| b.1)),
                     "window": bounds.map(|b| json!({"start": wire(b.0), "end": wire(b.1)})),
                 });
                 if bounds.is_some() && window.rule.calendar.is_some() {
-                    view["window"]["zone"] = json!(window.rule.zone);
+                    view["window"]["zone"] = json!({"$any": window.zones(self.now)});
                 }
                 view
             }
@@ -67,7 +69,7 @@ impl Oracle {
             (Cell::Bucket(bucket), Kind::Bucket { capacity, .. }) => bucket.floor_tokens(capacity) < 0,
             (Cell::Window(window), Kind::Window { limit, .. }) => {
                 let book = window.book(window.running(self.now));
-                book.used + book.held > limit
+                book.used + book.held > limit + asked.granted
             }
             (Cell::Slots(leases), Kind::Slots { limit }) => leases.len() as i128 > limit,
             _ => unreachable!("a cell is of its limit's kind"),
@@ -89,8 +91,8 @@ impl Oracle {
         let state = match hold.state {
             State::Held => "held",
             State::InDoubt(_) => "in_doubt",
-            State::Ruled(_) | State::Settled(_) => "settled",
-            State::Released(_) => "released",
+            State::Released | State::Ruled(Then::Release) | State::Resolved(Then::Release) => "released",
+            State::Ruled(_) | State::Resolved(_) | State::Settled => "settled",
         };
         let mut view = json!({
             "id": {"$hold": no},
