@@ -289,7 +289,7 @@ impl Stage {
         let start = if rng.chance(40) {
             instant("2026-03-27T20:00:00Z") + rng.between(0, 200) * 12 * HOUR_MS
         } else {
-            instant(*rng.pick(&DAYS)) + rng.between(0, 48 * 60) * MINUTE_MS
+            instant(rng.pick::<&str>(&DAYS)) + rng.between(0, 48 * 60) * MINUTE_MS
         };
         Self {
             zone: (*rng.pick(&ZONES)).to_owned(),
