@@ -5,9 +5,11 @@
 
 mod doubts;
 mod finding;
+mod history;
 mod holds;
 mod records;
 mod samples;
+mod tallies;
 mod usage;
 mod users;
 
@@ -85,6 +87,17 @@ macro_rules! contract {
                 users_page_without_gap_or_repeat,
                 users_are_filtered_by_plan_org_and_part_of_the_id,
                 users_belong_to_their_tenant,
+            }
+            tallies::{
+                refusals_add_up_by_user_day_and_code,
+                the_last_hundred_refusals_of_a_user_stay,
+                words_of_another_limiter_are_bounded_by_day,
+                old_counters_are_taken_out_bit_by_bit,
+            }
+            history::{
+                a_history_is_exact_for_what_was_just_committed,
+                a_history_begins_and_ends_where_it_is_told_to,
+                the_audit_comes_newest_first_in_pages,
             }
             records::{
                 a_tenant_is_created_with_its_first_records_or_not_at_all,
