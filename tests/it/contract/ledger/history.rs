@@ -3,7 +3,7 @@
 use apportion::domain::hold::{Hold, Stage};
 use apportion::domain::ids::HoldId;
 use apportion::domain::time::Millis;
-use apportion::ledger::{AuditQuery, Edge, HistoryQuery, Ledger, Note, User};
+use apportion::ledger::{AuditQuery, Edge, HistoryQuery, Note, User};
 
 use super::Room;
 use super::samples::*;
