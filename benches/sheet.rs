@@ -8,6 +8,7 @@ use apportion::domain::hold::{Amounts, Caps, FinishedBy, Granted, Hold, Reported
 use apportion::domain::ids::{HoldId, Name, UserId};
 use apportion::domain::plan::{Limit, Rule, Scope, Sheet};
 use apportion::domain::step::{self, Ask, Before, Tally, Verdict};
+use apportion::domain::taking::Taking;
 use apportion::domain::time::{Millis, Zone};
 use smallvec::SmallVec;
 
@@ -141,7 +142,7 @@ pub fn ask(sheet: &Sheet, now: Millis) -> Ask {
         charges: charges(sheet, now),
         output_max: MAX_OUTPUT_TOKENS,
         output_min: MAX_OUTPUT_TOKENS,
-        happened_at: None,
+        taking: Taking::Enforced,
     }
 }
 

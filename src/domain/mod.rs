@@ -13,4 +13,5 @@ pub mod plan;
 pub mod price;
 pub mod quantity;
 pub mod step;
+pub mod taking;
 pub mod time;

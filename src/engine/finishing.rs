@@ -8,7 +8,7 @@ use crate::domain::account::Account;
 use crate::domain::hold::{Amounts, FinishedBy, Hold, HoldState, Stage};
 use crate::domain::plan::Scope;
 use crate::domain::quantity::add_saturating;
-use crate::domain::step::{self, Before, Projections, Standings, Tally, Verdict};
+use crate::domain::step::{self, Before, Projections, Shortfalls, Standings, Tally, Verdict};
 use crate::domain::time::Millis;
 
 /// Ids of extends remembered on a hold at most.
@@ -19,6 +19,7 @@ pub(super) struct Stepped {
     pub hold: Hold,
     pub projections: Projections,
     pub standings: Standings,
+    pub shortfalls: Shortfalls,
 }
 
 #[allow(clippy::result_large_err, reason = "an answer, not an error; taken apart at once")]
@@ -42,7 +43,7 @@ pub(super) fn finish(
         How::Doubt => {
             hold.stage = Stage::InDoubt { since: now };
             let (projections, standings) = step::lapse(accounts, before, &finish.show, now);
-            return Ok(Stepped { hold, projections, standings });
+            return Ok(Stepped { hold, projections, standings, shortfalls: Shortfalls::new() });
         }
         How::Release { by: FinishedBy::Caller, .. } if before.progress > 0 => {
             return Err(Finished::HasProgress(before.clone()));
@@ -65,7 +66,7 @@ pub(super) fn finish(
     let (projections, standings) = step::finish(accounts, before, counted, tally, &finish.show, now);
     hold.stage = stage;
     hold.extends = Vec::new();
-    Ok(Stepped { hold, projections, standings })
+    Ok(Stepped { hold, projections, standings, shortfalls: Shortfalls::new() })
 }
 
 fn ended_by(hold: &Hold) -> Option<FinishedBy> {
@@ -100,8 +101,11 @@ pub(super) fn extend(
     if before.receipts.len() != extend.receipts || before.reserved.output_tokens != extend.reserved_before {
         return Err(Extended::Changed);
     }
-    let (receipts, projections, standings) = match step::extend(accounts, before, &extend.charges, now) {
-        Verdict::Fits { receipts, projections, standings, .. } => (receipts, projections, standings),
+    let verdict = step::extend(accounts, before, &extend.charges, extend.taking, now);
+    let (receipts, projections, standings, shortfalls) = match verdict {
+        Verdict::Fits { receipts, projections, standings, shortfalls, .. } => {
+            (receipts, projections, standings, shortfalls)
+        }
         Verdict::Refused { shortfalls, standings } => {
             return Err(Extended::Refused { shortfalls, standings });
         }
@@ -124,5 +128,5 @@ pub(super) fn extend(
         }
         hold.extends.push(mark.clone());
     }
-    Ok(Stepped { hold, projections, standings })
+    Ok(Stepped { hold, projections, standings, shortfalls })
 }

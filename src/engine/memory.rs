@@ -24,7 +24,7 @@ use crate::domain::charge::{AccountKey, Charge, TenantRef};
 use crate::domain::hold::{Hold, Stage};
 use crate::domain::ids::HoldId;
 use crate::domain::plan::{Enforce, Scope};
-use crate::domain::step::{self, Probe, Projections, Shortfall, Standings, Verdict};
+use crate::domain::step::{self, Ask, Probe, Projections, Shortfalls, Standings, Verdict};
 use crate::domain::time::Millis;
 
 const SHARDS: usize = 256;
@@ -143,24 +143,24 @@ impl MemoryEngine {
                 return Ok(Taken::Known(hold));
             }
             let verdict = step::take(&accounts(guards), &super::scopes(&take.accounts), &take.ask, now);
-            let (output, is_final, receipts, projections, standings) = match verdict {
+            let (output, is_final, receipts, projections, standings, shortfalls) = match verdict {
                 Verdict::Refused { mut shortfalls, standings } => {
                     if !take.dry_run {
-                        count_shadow_refusals(guards, &take.ask.charges, &standings);
+                        count_shadow_refusals(guards, &take.ask, &standings);
                         spread_pool_waits(guards, take, &mut shortfalls, now);
                     }
                     let ticket = rests_on_unrecorded(pins, guards).then(|| self.barrier());
                     return Ok(Taken::Refused { shortfalls, standings, ticket });
                 }
-                Verdict::Fits { output, is_final, receipts, projections, standings } => {
-                    (output, is_final, receipts, projections, standings)
+                Verdict::Fits { output, is_final, receipts, projections, standings, shortfalls } => {
+                    (output, is_final, receipts, projections, standings, shortfalls)
                 }
             };
             let mut hold = take.draft.clone();
             step::reserve(&mut hold, output, is_final, take.credits);
             if take.dry_run {
                 let standings = step::view(&accounts(guards), &take.ask.charges, now);
-                return Ok(Taken::Fits { draft: Box::new(hold), standings });
+                return Ok(Taken::Fits { draft: Box::new(hold), standings, shortfalls });
             }
             hold.receipts = receipts;
             hold.created_at = now;
@@ -174,7 +174,7 @@ impl MemoryEngine {
             accept(guards, projections);
             self.open(pins, guards, &hold, digest, now);
             let ticket = self.record(pins, guards, None, Some(&hold))?;
-            Ok(Taken::Hold { hold, standings, ticket })
+            Ok(Taken::Hold { hold, standings, shortfalls, ticket })
         })
     }
 
@@ -241,7 +241,8 @@ impl MemoryEngine {
             }
             guards[0].holds.insert(hold.id, Arc::clone(&hold));
             let ticket = self.record(pins, guards, Some(before), Some(&hold))?;
-            Ok(Extended::Done { hold, standings: longer.standings, ticket })
+            let (standings, shortfalls) = (longer.standings, longer.shortfalls);
+            Ok(Extended::Done { hold, standings, shortfalls, ticket })
         })
     }
 
@@ -288,12 +289,7 @@ fn rests_on_unrecorded(pins: &Pins, guards: &Guards<'_>) -> bool {
 }
 
 /// See [`Promises`].
-fn spread_pool_waits(
-    guards: &mut Guards<'_>,
-    take: &Take,
-    shortfalls: &mut SmallVec<[Shortfall; 4]>,
-    now: Millis,
-) {
+fn spread_pool_waits(guards: &mut Guards<'_>, take: &Take, shortfalls: &mut Shortfalls, now: Millis) {
     let pool = take.accounts.iter().position(|key| key.scope == Scope::Pool);
     let Some(pool) = pool.filter(|pool| {
         shortfalls.iter().any(|short| usize::from(take.ask.charges[short.charge].account) == *pool)
@@ -306,11 +302,11 @@ fn spread_pool_waits(
 
 /// A shadow limit counts refused checks too; that is a tally for people and
 /// no part of any decision.
-fn count_shadow_refusals(guards: &mut Guards<'_>, charges: &[Charge], standings: &Standings) {
-    for (charge, shown) in
-        charges.iter().zip(standings).filter(|(c, _)| c.asked && c.enforce == Enforce::Shadow)
-    {
-        if charge.demand.amount(0) > shown.standing.remaining() {
+fn count_shadow_refusals(guards: &mut Guards<'_>, ask: &Ask, standings: &Standings) {
+    let shadows = ask.charges.iter().zip(standings);
+    for (charge, shown) in shadows.filter(|(charge, _)| charge.asked && charge.enforce == Enforce::Shadow) {
+        let room = shown.standing.remaining().saturating_sub(charge.keep);
+        if charge.demand.amount(ask.output_min) > room {
             guards[usize::from(charge.account)].account.count_would_refuse(charge.cell);
         }
     }

@@ -17,7 +17,8 @@ use crate::domain::charge::{AccountKey, Charge, Demand, TenantRef};
 use crate::domain::hold::{FinishedBy, Hold, ReleaseReason, RequestMark, Settlement};
 use crate::domain::ids::HoldId;
 use crate::domain::plan::Scope;
-use crate::domain::step::{Ask, Probe, Shortfall, Standings};
+use crate::domain::step::{Ask, Probe, Shortfalls, Standings};
+use crate::domain::taking::Taking;
 use crate::domain::time::Millis;
 
 pub use memory::MemoryEngine;
@@ -139,15 +140,14 @@ pub enum Taken {
     Hold {
         hold: Arc<Hold>,
         standings: Standings,
+        /// What enforcement would have refused it for.
+        shortfalls: Shortfalls,
         ticket: Ticket,
     },
-    /// A dry run that fits.
-    Fits {
-        draft: Box<Hold>,
-        standings: Standings,
-    },
+    /// A dry run that fits, or would be taken all the same.
+    Fits { draft: Box<Hold>, standings: Standings, shortfalls: Shortfalls },
     Refused {
-        shortfalls: SmallVec<[Shortfall; 4]>,
+        shortfalls: Shortfalls,
         standings: Standings,
         /// There, if what the refusal rests on is not on record yet.
         ticket: Option<Ticket>,
@@ -210,16 +210,19 @@ pub struct Extend {
     pub lease_seconds: u32,
     pub progress: u64,
     pub mark: Option<RequestMark>,
+    pub taking: Taking,
 }
 
 pub enum Extended {
     Done {
         hold: Arc<Hold>,
         standings: Standings,
+        /// What enforcement would have refused it for.
+        shortfalls: Shortfalls,
         ticket: Ticket,
     },
     Refused {
-        shortfalls: SmallVec<[Shortfall; 4]>,
+        shortfalls: Shortfalls,
         standings: Standings,
     },
     LeaseEnded(Arc<Hold>),

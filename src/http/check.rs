@@ -7,18 +7,18 @@ use utoipa::ToSchema;
 use super::batch;
 use super::body;
 use super::call::Call;
-use super::metrics::Metrics;
+use super::metrics::{Decided, Metrics};
 use super::problem::Problem;
 use super::rate_limit;
 use super::reply::{Answer, Headers, Reply};
 use super::schema::{BatchReply, CheckBatchRequest, CheckRequest};
-use super::views::{GrantedView, HoldView, LimitView, PlanRef, Rows, WarningView, Warnings};
+use super::views::{GrantedView, HoldView, LimitView, PlanRef, Rows, WarningView, Warnings, WouldRefuseView};
 use crate::domain::decision::Refusal;
 use crate::domain::document::Reader;
 use crate::domain::ids::{Label, Name, RequestId, UserId};
 use crate::domain::plan::Meter;
 use crate::domain::quantity::MAX_AMOUNT;
-use crate::service::{Allowed, CheckCommand, CheckReply, ServiceError, Tenant};
+use crate::service::{Allowed, CheckCommand, CheckReply, ServiceError, THEY_ALLOW, Tenant};
 
 pub const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
@@ -49,9 +49,9 @@ pub async fn check(mut call: Call) -> Answer {
     let key = call.idempotency_key()?;
     let command = body::document(&body, |fields| read_check(fields, key.as_ref(), false))?;
     let tenant = call.tenant()?;
-    let is_dry = command.dry_run;
+    let counted = Counted::new(&command, &call.state.metrics);
     let decided = call.service().check(tenant, command).await?;
-    decision(decided, tenant, (!is_dry).then_some(&*call.state.metrics))
+    decision(decided, tenant, counted)
 }
 
 /// Asks for up to 100 calls, each decided on its own, in order.
@@ -66,11 +66,10 @@ pub async fn check_batch(mut call: Call) -> Answer {
     let items = batch::read(&body, "checks", |fields| read_check(fields, None, true))?;
     let tenant = call.tenant()?;
     let catalog = tenant.catalog();
-    let dry: Vec<bool> = items.iter().flatten().map(|command| command.dry_run).collect();
-    let render = |index: usize, decided: Result<CheckReply, ServiceError>| {
-        let counted = (!dry[index]).then_some(&*call.state.metrics);
-        decision(decided?, tenant, counted)
-    };
+    let counted: Vec<Option<Counted<'_>>> =
+        items.iter().flatten().map(|command| Counted::new(command, &call.state.metrics)).collect();
+    let render =
+        |index: usize, decided: Result<CheckReply, ServiceError>| decision(decided?, tenant, counted[index]);
     let decide = async |commands| Ok(call.service().check_batch(tenant, commands).await);
     batch::answer(items, decide, render, &call, &catalog.settings).await
 }
@@ -93,6 +92,7 @@ fn read_check(fields: &mut Reader<'_, '_>, key: Option<&RequestId>, in_batch: bo
     fields.optional("wait_ms").number(0..=MAX_WAIT_MS);
     let dry_run = fields.optional("dry_run").flag().unwrap_or(false);
     let amounts = read_amounts(fields);
+    let their_decision = fields.optional("their_decision").parsed(Label::parse);
     if min_output_tokens.zip(max_output_tokens).is_some_and(|(min, max)| min > max) {
         fields.fault("min_output_tokens", "must not be above max_output_tokens");
     }
@@ -113,6 +113,7 @@ fn read_check(fields: &mut Reader<'_, '_>, key: Option<&RequestId>, in_batch: bo
         lease_seconds,
         dry_run,
         amounts,
+        their_decision,
     })
 }
 
@@ -149,15 +150,43 @@ pub fn read_amounts(fields: &mut Reader<'_, '_>) -> Vec<(Label, u64)> {
 }
 
 /// The answer to a decision; a refusal is a problem from here on.
-fn decision(decided: CheckReply, tenant: &Tenant, counted: Option<&Metrics>) -> Answer {
-    let answer = match decided {
+fn decision(decided: CheckReply, tenant: &Tenant, counted: Option<Counted<'_>>) -> Answer {
+    if let Some(counted) = counted {
+        counted.count(&decided);
+    }
+    match decided {
         CheckReply::Allowed(allowed) => Ok(allow(&allowed)),
         CheckReply::Refused(refusal) => Err(refused(refusal, tenant)),
-    };
-    if let Some(metrics) = counted {
-        metrics.decided(answer.as_ref().err().map(Problem::kind));
     }
-    answer
+}
+
+/// A check to be counted once it is decided.
+#[derive(Clone, Copy)]
+struct Counted<'a> {
+    metrics: &'a Metrics,
+    /// Whether another limiter lets it pass, if the caller said so.
+    they_allow: Option<bool>,
+}
+
+impl<'a> Counted<'a> {
+    /// `None`: dry runs do not count.
+    fn new(command: &CheckCommand, metrics: &'a Metrics) -> Option<Self> {
+        let they_allow = command.their_decision.as_ref().map(|theirs| theirs.as_str() == THEY_ALLOW);
+        (!command.dry_run).then_some(Self { metrics, they_allow })
+    }
+
+    fn count(self, decided: &CheckReply) {
+        self.metrics.decided(match decided {
+            CheckReply::Allowed(allowed) => match &allowed.would_refuse {
+                Some(refused) => Decided::WouldRefuse(refused.code.into()),
+                None => Decided::Allowed,
+            },
+            CheckReply::Refused(refusal) => Decided::Refused(refusal.code.into()),
+        });
+        if let (Some(ours), Some(they_allow)) = (decided.decided(), self.they_allow) {
+            self.metrics.compared(ours == THEY_ALLOW, they_allow);
+        }
+    }
 }
 
 fn allow(allowed: &Allowed) -> Reply {
@@ -168,6 +197,7 @@ fn allow(allowed: &Allowed) -> Reply {
         plan: PlanRef::from(&allowed.plan),
         limits: Rows(&allowed.limits),
         warnings: Warnings(&allowed.warnings),
+        would_refuse: allowed.would_refuse.as_ref().map(WouldRefuseView::from),
     });
     rate_limit::push_headers(&mut reply.headers, &allowed.limits, allowed.now);
     if allowed.replayed {
@@ -198,6 +228,10 @@ pub struct AllowView<'a> {
     limits: Rows<'a>,
     #[schema(value_type = Vec<WarningView>)]
     warnings: Warnings<'a>,
+    /// Of a user who is decided and not refused: the refusal that enforcement
+    /// would have been. Absent when the call would have passed anyway.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    would_refuse: Option<WouldRefuseView<'a>>,
 }
 
 #[cfg(test)]

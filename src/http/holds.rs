@@ -13,7 +13,7 @@ use super::problem::{Kind, Problem};
 use super::reply::{Answer, Reply};
 use super::schema::{BatchReply, ExtendRequest, ReleaseRequest, SettleBatchRequest, SettleRequest};
 use super::usage::{read_notes, read_reported, usage_implausible};
-use super::views::{FinishedView, HoldReply, HoldView, Rows};
+use super::views::{FinishedView, HoldReply, HoldView, Rows, WouldRefuseView};
 use crate::domain::document::Reader;
 use crate::domain::hold::ReleaseReason;
 use crate::domain::ids::{HoldId, RequestId, UserId};
@@ -236,7 +236,8 @@ fn finish(call: &Call, finished: FinishReply) -> Answer {
 
 fn done_reply(done: &Finished) -> Reply {
     let hold = HoldView::new(&done.hold, done.now);
-    let mut reply = Reply::json(&FinishedView { hold, limits: Rows(&done.limits) });
+    let would_refuse = done.would_refuse.as_ref().map(WouldRefuseView::from);
+    let mut reply = Reply::json(&FinishedView { hold, limits: Rows(&done.limits), would_refuse });
     if done.replayed {
         reply.headers.push((IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true")));
     }

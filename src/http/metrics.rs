@@ -29,8 +29,34 @@ const BUCKETS: [f64; 13] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CodeLabel {
+struct DecisionLabels {
     code: &'static str,
+    /// `allow`, `refuse` or `would_refuse`.
+    decision: &'static str,
+}
+
+/// What became of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decided {
+    Allowed,
+    Refused(Kind),
+    /// Admitted, because the user is decided and not refused.
+    WouldRefuse(Kind),
+}
+
+/// Our decision (also where it is not enforced) and another limiter's:
+/// `allow` or `refuse`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ComparedLabels {
+    ours: &'static str,
+    theirs: &'static str,
+}
+
+impl ComparedLabels {
+    fn new(we_allow: bool, they_allow: bool) -> Self {
+        let word = |allow| if allow { "allow" } else { "refuse" };
+        Self { ours: word(we_allow), theirs: word(they_allow) }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -48,8 +74,9 @@ const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 pub struct Metrics {
     registry: Registry,
-    decisions: Family<CodeLabel, Counter>,
+    decisions: Family<DecisionLabels, Counter>,
     allowed: Counter,
+    compared: Family<ComparedLabels, Counter>,
     orphan_holds: Counter,
     usage_implausible: Counter,
     in_flight: Gauge,
@@ -65,8 +92,10 @@ impl Metrics {
     /// Adds the metrics of this floor to a registry that may hold others.
     /// `registry` must have been made with [`PREFIX`].
     pub fn new(mut registry: Registry) -> Self {
-        let decisions = Family::<CodeLabel, Counter>::default();
-        let allowed = decisions.get_or_create(&CodeLabel { code: "allow" }).clone();
+        let decisions = Family::<DecisionLabels, Counter>::default();
+        let allow = DecisionLabels { code: "allow", decision: "allow" };
+        let allowed = decisions.get_or_create(&allow).clone();
+        let compared = Family::<ComparedLabels, Counter>::default();
         let orphan_holds = Counter::default();
         let usage_implausible = Counter::default();
         let in_flight = Gauge::default();
@@ -82,7 +111,16 @@ impl Metrics {
         let of_class = |status| by_status.get_or_create(&StatusLabel { status }).clone();
         let responses = STATUS_CLASSES.into_iter().map(of_class).collect();
 
-        registry.register("decisions", "Checks decided, by code", decisions.clone());
+        registry.register(
+            "decisions",
+            "Checks decided, by code; those not enforced are would_refuse",
+            decisions.clone(),
+        );
+        registry.register(
+            "compared_decisions",
+            "Checks that told another limiter's decision, by ours and theirs",
+            compared.clone(),
+        );
         registry.register(
             "orphan_holds",
             "Calls for a hold that the tenant does not have",
@@ -98,6 +136,7 @@ impl Metrics {
             registry,
             decisions,
             allowed,
+            compared,
             orphan_holds,
             usage_implausible,
             in_flight,
@@ -120,12 +159,22 @@ impl Metrics {
         OpenStream { streams: self.streams.clone(), events: self.stream_events.clone() }
     }
 
-    /// A check was decided: `None` admitted it. Dry runs do not count.
-    pub fn decided(&self, refused: Option<Kind>) {
-        match refused {
-            None => self.allowed.inc(),
-            Some(kind) => self.decisions.get_or_create(&CodeLabel { code: kind.entry().code }).inc(),
+    /// A check was decided. Dry runs do not count.
+    pub fn decided(&self, decided: Decided) {
+        let (kind, decision) = match decided {
+            Decided::Allowed => {
+                self.allowed.inc();
+                return;
+            }
+            Decided::Refused(kind) => (kind, "refuse"),
+            Decided::WouldRefuse(kind) => (kind, "would_refuse"),
         };
+        self.decisions.get_or_create(&DecisionLabels { code: kind.entry().code, decision }).inc();
+    }
+
+    /// A check was decided that another limiter decided, too.
+    pub fn compared(&self, we_allow: bool, they_allow: bool) {
+        self.compared.get_or_create(&ComparedLabels::new(we_allow, they_allow)).inc();
     }
 
     pub fn orphan_hold(&self) {
@@ -209,16 +258,20 @@ mod tests {
     #[test]
     fn counts_by_code_and_says_so_under_our_prefix() {
         let metrics = Metrics::new(Registry::with_prefix(PREFIX));
-        metrics.decided(None);
-        metrics.decided(Some(Kind::DailyQuotaExhausted));
+        metrics.decided(Decided::Allowed);
+        metrics.decided(Decided::Refused(Kind::DailyQuotaExhausted));
+        metrics.decided(Decided::WouldRefuse(Kind::DailyQuotaExhausted));
+        metrics.compared(false, true);
         metrics.orphan_hold();
         metrics.answered(Some(0), StatusCode::OK, Duration::from_micros(70));
         metrics.answered(None, StatusCode::NOT_FOUND, Duration::from_micros(7));
         let in_flight = metrics.enter();
         let text = metrics.render();
         for line in [
-            "apportion_decisions_total{code=\"allow\"} 1",
-            "apportion_decisions_total{code=\"daily_quota_exhausted\"} 1",
+            "apportion_decisions_total{code=\"allow\",decision=\"allow\"} 1",
+            "apportion_decisions_total{code=\"daily_quota_exhausted\",decision=\"refuse\"} 1",
+            "apportion_decisions_total{code=\"daily_quota_exhausted\",decision=\"would_refuse\"} 1",
+            "apportion_compared_decisions_total{ours=\"refuse\",theirs=\"allow\"} 1",
             "apportion_orphan_holds_total 1",
             "apportion_requests_in_flight 1",
             "apportion_responses_total{status=\"2xx\"} 1",

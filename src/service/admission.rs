@@ -5,8 +5,11 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::charging::{Call, Charging, Subject};
+use super::shadow::believable;
 use super::users::Profile;
-use super::{Allowed, Catalog, CheckCommand, CheckReply, Plan, Service, ServiceError, Tenant, Unrecorded};
+use super::{
+    Allowed, Catalog, CheckCommand, CheckReply, Plan, Service, ServiceError, Tenant, Unrecorded, WouldRefuse,
+};
 use crate::domain::charge::AccountKey;
 use crate::domain::decision::{self, Code, Refusal};
 use crate::domain::hold::{Granted, Hold, RequestMark};
@@ -14,7 +17,8 @@ use crate::domain::ids::{HoldId, Name};
 use crate::domain::plan::{Enforce, Scope};
 use crate::domain::price::Prices;
 use crate::domain::quantity::MAX_AMOUNT;
-use crate::domain::step::{Ask, Shown};
+use crate::domain::step::{Ask, Shortfall, Shown};
+use crate::domain::taking::Taking;
 use crate::domain::time::Millis;
 use crate::engine::{Take, Taken};
 
@@ -73,7 +77,8 @@ impl Service {
         let catalog = tenant.catalog();
         let profile = self.registry.profile(tenant, &command.user).await?;
         let mark = command.request_id.clone().map(|id| RequestMark { id, fingerprint: fingerprint(command) });
-        let context = Context { tenant, catalog: &catalog, profile: &profile, command, now };
+        let taking = catalog.settings.taking(&tenant.id, &command.user);
+        let context = Context { tenant, catalog: &catalog, profile: &profile, command, taking, now };
         let admissible = match context.admissible()? {
             Ok(admissible) => admissible,
             Err(refusal) => {
@@ -93,7 +98,7 @@ impl Service {
             model: admissible.model.as_ref().map(Name::as_str),
             feature: command.feature.as_ref().map(|feature| feature.as_str()),
             bulk: command.bulk,
-            input_tokens: command.input_tokens,
+            input_tokens: admissible.input_tokens,
             prices: admissible.prices,
             amounts: &mut amounts,
         };
@@ -106,43 +111,50 @@ impl Service {
                 charges: charging.charges.clone(),
                 output_max: admissible.output_max,
                 output_min: admissible.output_min,
-                happened_at: None,
+                taking,
             },
-            credits: admissible.prices.reserve(command.input_tokens),
+            credits: admissible.prices.reserve(admissible.input_tokens),
             draft: context.draft(&admissible, pool.map(|pool| pool.pool.id.clone()), mark.clone(), amounts),
             lease_ms: i64::from(admissible.lease_seconds) * 1000,
             max_hold_ms: i64::from(catalog.settings.max_hold_seconds) * 1000,
             dry_run: command.dry_run,
         };
         let taken = self.apply(now, || self.engine.take(&take, now)).await?;
-        self.answer(&context, admissible.plan, &charging, taken, mark).await
+        self.answer(&context, &admissible, &charging, taken, mark).await
     }
 
     async fn answer(
         &self,
         context: &Context<'_>,
-        plan: &Plan,
+        admissible: &Admissible<'_>,
         charging: &Charging<'_>,
         taken: Taken,
         mark: Option<RequestMark>,
     ) -> Result<(CheckReply, Unrecorded), ServiceError> {
-        let allowed = |hold: Option<Arc<Hold>>, granted: Granted, standings: &[Shown]| Allowed {
-            now: hold.as_ref().map_or(context.now, |hold| hold.created_at),
-            hold,
-            replayed: false,
-            granted,
-            plan: (plan.sheet.id.clone(), plan.version),
-            limits: charging.rows(standings),
-            warnings: charging.warnings(standings),
-        };
+        let plan = admissible.plan;
+        let allowed =
+            |hold: Option<Arc<Hold>>, granted: Granted, standings: &[Shown], short: &[Shortfall]| Allowed {
+                now: hold.as_ref().map_or(context.now, |hold| hold.created_at),
+                hold,
+                replayed: false,
+                granted,
+                plan: (plan.sheet.id.clone(), plan.version),
+                limits: charging.rows(standings),
+                warnings: charging.warnings(standings),
+                would_refuse: admissible.would_refuse.clone().or_else(|| {
+                    let refusal = || charging.refusal(short, standings, context.now).into();
+                    (!short.is_empty()).then(refusal)
+                }),
+            };
         match taken {
-            Taken::Hold { hold, standings, ticket } => {
+            Taken::Hold { hold, standings, shortfalls, ticket } => {
                 let granted = hold.granted;
-                let reply = CheckReply::Allowed(allowed(Some(hold), granted, &standings));
+                let reply = CheckReply::Allowed(allowed(Some(hold), granted, &standings, &shortfalls));
                 Ok((reply, Unrecorded(Some(ticket))))
             }
-            Taken::Fits { draft, standings } => {
-                Ok((CheckReply::Allowed(allowed(None, draft.granted, &standings)), Unrecorded(None)))
+            Taken::Fits { draft, standings, shortfalls } => {
+                let reply = allowed(None, draft.granted, &standings, &shortfalls);
+                Ok((CheckReply::Allowed(reply), Unrecorded(None)))
             }
             Taken::Refused { shortfalls, standings, ticket } => {
                 // What limits under shadow would have refused is counted.
@@ -222,6 +234,7 @@ impl Service {
             plan: (hold.plan.clone(), hold.plan_version),
             limits,
             warnings: Vec::new(),
+            would_refuse: None,
             hold: Some(hold),
         };
         Ok((CheckReply::Allowed(allowed), ticket))
@@ -234,6 +247,7 @@ struct Context<'a> {
     catalog: &'a Catalog,
     profile: &'a Profile,
     command: &'a CheckCommand,
+    taking: Taking,
     now: Millis,
 }
 
@@ -242,9 +256,12 @@ struct Admissible<'a> {
     plan: &'a Plan,
     model: Option<Name>,
     prices: Prices,
+    input_tokens: u64,
     output_max: u64,
     output_min: u64,
     lease_seconds: u32,
+    /// A refusal that no limit gives and that is not enforced.
+    would_refuse: Option<WouldRefuse>,
 }
 
 impl<'a> Context<'a> {
@@ -260,8 +277,7 @@ impl<'a> Context<'a> {
         }
         let Some(plan) = self.plan()? else { return Ok(Err(Refusal::plain(Code::UnknownUser))) };
         let most = settings.max_tokens_per_call;
-        let caps = plan.sheet.per_call;
-        let output_cap = caps.max_output_tokens.map(|cap| cap.min(most));
+        let output_cap = plan.sheet.per_call.max_output_tokens.map(|cap| cap.min(most));
         let output_max = command.max_output_tokens.or(output_cap).unwrap_or(0);
         let output_min = command.min_output_tokens.unwrap_or(output_max);
         if output_min > output_max {
@@ -273,30 +289,45 @@ impl<'a> Context<'a> {
                 "input and output together are above 2^53-1",
             ));
         }
-        if self.profile.is_suspended() {
-            return Ok(Err(Refusal::plain(Code::UserSuspended)));
-        }
-        if plan.sheet.requires_verified && !self.profile.is_verified() {
-            return Ok(Err(Refusal::plain(Code::UserUnverified)));
-        }
-        let too_large = |code, max| Ok(Err(Refusal { max: Some(max), ..Refusal::plain(code) }));
-        let input_max = caps.max_input_tokens.map_or(most, |cap| cap.min(most));
-        if command.input_tokens > input_max {
-            return too_large(Code::InputTooLarge, input_max);
-        }
-        let output_most = output_cap.unwrap_or(most);
-        if output_max > output_most {
-            return too_large(Code::OutputTooLarge, output_most);
+        let refused = self.refused_by_no_limit(plan, output_max);
+        if let (Some(refusal), Taking::Enforced) = (&refused, self.taking) {
+            return Ok(Err(refusal.clone()));
         }
         let own_lease = known_model.and_then(|model| model.lease_seconds);
+        let would_refuse = refused.map(WouldRefuse::from);
+        // Nothing would have been granted: the caller's own figure is.
+        let output_min = if would_refuse.is_some() { output_max } else { output_min };
         Ok(Ok(Admissible {
             plan,
             model: command.model.as_ref().map(|model| self.catalog.models.canonical(model)),
             prices: known_model.map(Prices::from).unwrap_or_default(),
-            output_max,
-            output_min,
+            input_tokens: believable(command.input_tokens),
+            output_max: believable(output_max),
+            output_min: believable(output_min),
             lease_seconds: command.lease_seconds.or(own_lease).unwrap_or(DEFAULT_LEASE_SECONDS),
+            would_refuse,
         }))
+    }
+
+    /// Who may not call at all, and what no call may be.
+    fn refused_by_no_limit(&self, plan: &Plan, output_max: u64) -> Option<Refusal> {
+        if self.profile.is_suspended() {
+            return Some(Refusal::plain(Code::UserSuspended));
+        }
+        if plan.sheet.requires_verified && !self.profile.is_verified() {
+            return Some(Refusal::plain(Code::UserUnverified));
+        }
+        let (most, caps) = (self.catalog.settings.max_tokens_per_call, plan.sheet.per_call);
+        let too_large = |code, max| Some(Refusal { max: Some(max), ..Refusal::plain(code) });
+        let input_max = caps.max_input_tokens.map_or(most, |cap| cap.min(most));
+        if self.command.input_tokens > input_max {
+            return too_large(Code::InputTooLarge, input_max);
+        }
+        let output_most = caps.max_output_tokens.map_or(most, |cap| cap.min(most));
+        if output_max > output_most {
+            return too_large(Code::OutputTooLarge, output_most);
+        }
+        None
     }
 
     /// The user's plan, else the tenant's default one, if it has any.
@@ -331,7 +362,7 @@ impl<'a> Context<'a> {
         draft.model.clone_from(&admissible.model);
         draft.feature.clone_from(&self.command.feature);
         draft.lease_seconds = admissible.lease_seconds;
-        draft.granted.input_tokens = self.command.input_tokens;
+        draft.granted.input_tokens = admissible.input_tokens;
         draft.granted.max_output_tokens = admissible.output_max;
         draft.bulk = self.command.bulk;
         draft.amounts = amounts;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::domain::decision::{LimitRow, Refusal, Warning};
+use crate::domain::decision::{Code, LimitRow, Refusal, Warning};
 use crate::domain::document::Fault;
 use crate::domain::hold::{Granted, Hold, ReleaseReason, Reported};
 use crate::domain::ids::{HoldId, Label, Name, RequestId, UserId};
@@ -24,12 +24,48 @@ pub struct CheckCommand {
     pub lease_seconds: Option<u32>,
     pub dry_run: bool,
     pub amounts: Vec<(Label, u64)>,
+    /// What another limiter decided: [`THEY_ALLOW`], else why it refused.
+    pub their_decision: Option<Label>,
 }
+
+/// The word for an admitted call, ours and in `their_decision`.
+pub const THEY_ALLOW: &str = "allow";
 
 #[derive(Debug)]
 pub enum CheckReply {
     Allowed(Allowed),
     Refused(Refusal),
+}
+
+impl CheckReply {
+    /// What the plans decided, whether it was enforced or not: [`THEY_ALLOW`]
+    /// or a refusal's code. `None` where nothing was decided: the request id
+    /// was answered before.
+    pub fn decided(&self) -> Option<&'static str> {
+        match self {
+            Self::Allowed(allowed) if allowed.replayed => None,
+            Self::Allowed(Allowed { would_refuse: Some(refused), .. }) => Some(refused.code.as_str()),
+            Self::Allowed(_) => Some(THEY_ALLOW),
+            Self::Refused(refusal) => match refusal.code {
+                Code::RequestIdReused | Code::AlreadyFinished => None,
+                code => Some(code.as_str()),
+            },
+        }
+    }
+}
+
+/// A refusal that was not enforced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WouldRefuse {
+    pub code: Code,
+    /// The limit that decides; `None` where none does.
+    pub limit: Option<Label>,
+}
+
+impl From<Refusal> for WouldRefuse {
+    fn from(refusal: Refusal) -> Self {
+        Self { code: refusal.code, limit: refusal.limit }
+    }
 }
 
 #[derive(Debug)]
@@ -44,6 +80,8 @@ pub struct Allowed {
     pub plan: (Name, u32),
     pub limits: Vec<LimitRow>,
     pub warnings: Vec<Warning>,
+    /// What enforcement would have refused it for.
+    pub would_refuse: Option<WouldRefuse>,
 }
 
 #[derive(Debug, Clone)]
@@ -103,6 +141,8 @@ pub struct Finished {
     pub limits: Vec<LimitRow>,
     /// Told again: the step was taken before.
     pub replayed: bool,
+    /// What enforcement would have refused an extend for.
+    pub would_refuse: Option<WouldRefuse>,
 }
 
 /// Use that had no hold.

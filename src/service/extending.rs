@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{ExtendCommand, FinishReply, Finished, Service, ServiceError, Tenant, Unrecorded};
+use super::shadow::believable;
+use super::{ExtendCommand, FinishReply, Finished, Service, ServiceError, Tenant, Unrecorded, WouldRefuse};
 use crate::domain::charge::{AccountKey, Charge, Demand, Figures, MeterCode};
 use crate::domain::decision::{Code, Refusal};
 use crate::domain::hold::{Hold, HoldState, Receipt, RequestMark};
 use crate::domain::ids::Name;
 use crate::domain::plan::{Enforce, Scope};
-use crate::domain::step::Shortfall;
+use crate::domain::step::{Shortfall, Shown};
+use crate::domain::taking::Taking;
 use crate::engine::{Extend, Extended};
 
 /// Looks before giving up on a hold that others extend all the time.
@@ -43,55 +45,61 @@ impl Service {
         }
         let mark = command.key.clone().map(|id| RequestMark { id, fingerprint: fingerprint(command) });
         let repeated = mark.as_ref().is_some_and(|mark| hold.extends.iter().any(|known| known.id == mark.id));
-        if !repeated
-            && hold.state(now) == HoldState::Held
-            && let Some(refusal) = too_large(&hold, command.add_output_tokens)
-        {
-            return Ok(Some((FinishReply::Refused(refusal), Unrecorded(None))));
+        let is_new = !repeated && hold.state(now) == HoldState::Held;
+        let too_large = too_large(&hold, command.add_output_tokens).filter(|_| is_new);
+        let catalog = tenant.catalog();
+        let taking = catalog.settings.taking(&tenant.id, &hold.user);
+        if let (Some(refusal), Taking::Enforced) = (&too_large, taking) {
+            return Ok(Some((FinishReply::Refused(refusal.clone()), Unrecorded(None))));
         }
         let models = self.models_of(tenant, &hold).await?;
         let cost = models.prices(hold.model.as_ref().map(Name::as_str)).reserve(hold.granted.input_tokens);
         let output = hold.reserved.output_tokens;
-        let add_credits =
-            cost.amount(output + command.add_output_tokens).saturating_sub(hold.reserved.credits);
-        let catalog = tenant.catalog();
+        let add_output = believable(output.saturating_add(command.add_output_tokens)).saturating_sub(output);
+        let add_credits = cost.amount(output + add_output).saturating_sub(hold.reserved.credits);
         let profile = self.registry.profile(tenant, &hold.user).await?;
         let charging = self.charging_of(tenant, &catalog, &profile, &hold, now);
         let places = receipts_in(&charging.charges, &charging.accounts, &hold);
-        let charges =
-            extend_charges(&hold, &charging.charges, &places, &charging.accounts, command, add_credits);
+        let add = Increase { output: add_output, credits: add_credits };
+        let charges = extend_charges(&hold, &charging.charges, &places, &charging.accounts, add);
         let shown = charges.len();
         let extend = Extend {
             hold: hold.id,
             accounts: charging.accounts.clone(),
             charges: charges.into_iter().chain(charging.to_show()).collect(),
             receipts: hold.receipts.len(),
-            add_output: command.add_output_tokens,
+            add_output,
             add_credits,
             reserved_before: output,
             lease_seconds: command.lease_seconds.unwrap_or(hold.lease_seconds),
             progress: command.output_tokens_so_far.unwrap_or(0),
             mark,
+            taking,
+        };
+        let refusal = |shortfalls: &[Shortfall], standings: &[Shown]| {
+            let by_limit =
+                |short: &Shortfall| places[short.charge].map(|charge| Shortfall { charge, ..*short });
+            let shortfalls: Vec<Shortfall> = shortfalls.iter().filter_map(by_limit).collect();
+            charging.refusal(&shortfalls, &standings[shown..], now)
         };
         let unrecorded = || Unrecorded(Some(self.barrier()));
         let reply = match self.apply(now, || self.engine.extend(&extend, now)).await? {
             Extended::Changed => return Ok(None),
             Extended::NotOpen => return Ok(None),
-            Extended::Done { hold, standings, ticket } => {
+            Extended::Done { hold, standings, shortfalls, ticket } => {
                 let limits = charging.rows(&standings[shown..]);
-                let done = Finished { hold, now, limits, replayed: false };
+                let by_limits = (!shortfalls.is_empty()).then(|| refusal(&shortfalls, &standings));
+                let would_refuse = too_large.or(by_limits).map(WouldRefuse::from);
+                let done = Finished { hold, now, limits, replayed: false, would_refuse };
                 return Ok(Some((FinishReply::Done(done), Unrecorded(Some(ticket)))));
             }
             Extended::Replayed(hold) => {
                 let limits = self.rows_of(tenant, &hold, now).await?;
-                (FinishReply::Done(Finished { hold, now, limits, replayed: true }), unrecorded())
+                let done = Finished { hold, now, limits, replayed: true, would_refuse: None };
+                (FinishReply::Done(done), unrecorded())
             }
             Extended::Refused { shortfalls, standings } => {
-                let by_limit =
-                    |short: &Shortfall| places[short.charge].map(|charge| Shortfall { charge, ..*short });
-                let shortfalls: Vec<Shortfall> = shortfalls.iter().filter_map(by_limit).collect();
-                let refusal = charging.refusal(&shortfalls, &standings[shown..], now);
-                (FinishReply::Refused(refusal), Unrecorded(None))
+                (FinishReply::Refused(refusal(&shortfalls, &standings)), Unrecorded(None))
             }
             Extended::LeaseEnded(hold) => (FinishReply::LeaseEnded(hold, now), Unrecorded(None)),
             Extended::Already(hold) => (FinishReply::AlreadyFinished(hold, now), unrecorded()),
@@ -111,6 +119,13 @@ fn receipts_in(charges: &[Charge], accounts: &[AccountKey], hold: &Hold) -> Vec<
     hold.receipts.iter().map(same).collect()
 }
 
+/// What an extend reserves more.
+#[derive(Clone, Copy)]
+struct Increase {
+    output: u64,
+    credits: u64,
+}
+
 /// The increase that each receipt is asked for. A limit that is gone from the
 /// plan is charged, not asked.
 fn extend_charges(
@@ -118,12 +133,11 @@ fn extend_charges(
     now: &[Charge],
     places: &[Option<usize>],
     accounts: &[AccountKey],
-    command: &ExtendCommand,
-    add_credits: u64,
+    add: Increase,
 ) -> SmallVec<[Charge; 8]> {
     let increase = |meter: MeterCode| match meter {
-        MeterCode::OUTPUT | MeterCode::TOTAL => command.add_output_tokens,
-        MeterCode::CREDITS => add_credits,
+        MeterCode::OUTPUT | MeterCode::TOTAL => add.output,
+        MeterCode::CREDITS => add.credits,
         _ => 0,
     };
     let charge = |(receipt, place): (&Receipt, &Option<usize>)| {

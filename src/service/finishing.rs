@@ -160,14 +160,15 @@ impl Service {
         let barrier = || Unrecorded(Some(self.barrier()));
         match outcome.0 {
             engine::Finished::Done { hold, ticket, .. } => {
-                let done = Finished { hold, now, limits: outcome.1, replayed: false };
+                let done = Finished { hold, now, limits: outcome.1, replayed: false, would_refuse: None };
                 Ok((FinishReply::Done(done), Unrecorded(Some(ticket))))
             }
             engine::Finished::Already(hold)
                 if ending.repeats(&hold, now, &*self.models_of(tenant, &hold).await?) =>
             {
                 let limits = self.rows_of(tenant, &hold, now).await?;
-                Ok((FinishReply::Done(Finished { hold, now, limits, replayed: true }), barrier()))
+                let done = Finished { hold, now, limits, replayed: true, would_refuse: None };
+                Ok((FinishReply::Done(done), barrier()))
             }
             engine::Finished::Already(hold) => Ok((FinishReply::AlreadyFinished(hold, now), barrier())),
             engine::Finished::HasProgress(hold) => {

@@ -30,6 +30,7 @@ mod reason;
 pub mod records;
 pub mod registry;
 pub mod settings;
+mod shadow;
 mod sweeper;
 pub mod tallies;
 pub mod tenants;

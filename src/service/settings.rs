@@ -29,7 +29,8 @@ pub struct Settings {
     /// Calls per user, minute and node while the store is away.
     pub outage_share: u32,
     pub enforcement: Enforcement,
-    /// Users of a hundred who are decided but never refused.
+    /// Users of a hundred who are decided but never refused (also while
+    /// `enforcement` is `enforce`).
     pub shadow_percent: u8,
     pub cors_origins: Vec<String>,
     /// `None`: as the server listens (private targets only on loopback).
@@ -170,8 +171,6 @@ impl Settings {
         let idle = [
             ("shape", self.shape.is_some()),
             ("on_outage", self.on_outage != OnOutage::Closed),
-            ("enforcement", self.enforcement != Enforcement::Enforce),
-            ("shadow_percent", self.shadow_percent != 0),
             ("requests_per_second", self.requests_per_second != 0),
         ];
         for (name, _) in idle.iter().filter(|(_, is_set)| *is_set) {

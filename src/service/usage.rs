@@ -9,6 +9,7 @@ use crate::domain::document::Fault;
 use crate::domain::hold::{FinishedBy, Reported, Settlement, Stage};
 use crate::domain::ids::{HoldId, Name, RequestId};
 use crate::domain::step::Ask;
+use crate::domain::taking::Taking;
 use crate::domain::time::Millis;
 use crate::engine::{Take, Taken};
 
@@ -133,7 +134,7 @@ impl Service {
                 charges: charging.charges,
                 output_max: command.reported.output_tokens,
                 output_min: command.reported.output_tokens,
-                happened_at: Some(at),
+                taking: Taking::Happened(at),
             },
             credits: Demand::fixed(counted.credits),
             draft,

@@ -148,6 +148,7 @@ impl Replay {
             lease_seconds: None,
             dry_run: false,
             amounts: Vec::new(),
+            their_decision: None,
         };
         let allowed = match self.service.check(&self.tenant, command).await? {
             CheckReply::Refused(refusal) => {

@@ -35,7 +35,7 @@ impl Bucket {
     }
 
     fn ceiling(&self) -> i64 {
-        (self.capacity as i64 - self.held as i64) * UNIT
+        (self.capacity as i64 - self.held as i64).saturating_mul(UNIT)
     }
 
     fn refill_to(&mut self, time: Millis) {
@@ -43,7 +43,7 @@ impl Bucket {
         if elapsed <= 0 {
             return;
         }
-        let room = self.ceiling() - self.level;
+        let room = self.ceiling().saturating_sub(self.level);
         if room > 0 {
             let gained = i128::from(elapsed) * i128::from(self.refill);
             self.level += gained.min(i128::from(room)) as i64;

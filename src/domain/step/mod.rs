@@ -15,11 +15,13 @@ use super::charge::{Charge, Demand, Figures, MeterCode, Span};
 use super::hold::{Amounts, Granted, Hold, Receipt, Stage};
 use super::plan::{Enforce, Scope};
 use super::quantity::add_saturating;
+use super::taking::Taking;
 use super::time::Millis;
 use seen::{Seen, standings};
 
 pub type Projections = SmallVec<[Projection; 2]>;
 pub type Standings = SmallVec<[Shown; 8]>;
+pub type Shortfalls = SmallVec<[Shortfall; 4]>;
 
 /// A limit's figures after a step, in the order of the charges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,9 +37,7 @@ pub struct Ask {
     /// The output wanted, and the least the caller accepts.
     pub output_max: u64,
     pub output_min: u64,
-    /// Use that has happened already is taken whatever the limits say, from
-    /// the windows of this instant.
-    pub happened_at: Option<Millis>,
+    pub taking: Taking,
 }
 
 /// One charge that does not fit.
@@ -73,9 +73,11 @@ pub enum Verdict {
         receipts: Vec<Receipt>,
         projections: Projections,
         standings: Standings,
+        /// What enforcement would have refused it for.
+        shortfalls: Shortfalls,
     },
     Refused {
-        shortfalls: SmallVec<[Shortfall; 4]>,
+        shortfalls: Shortfalls,
         standings: Standings,
     },
 }
@@ -83,9 +85,9 @@ pub enum Verdict {
 /// Decides an ask over all `accounts` (in the order the charges index them).
 pub fn take(accounts: &[&Account], scopes: &[Scope], ask: &Ask, now: Millis) -> Verdict {
     let mut projections = project(accounts, &ask.charges, now);
-    let mut shortfalls = SmallVec::new();
+    let mut shortfalls = Shortfalls::new();
     let mut output = ask.output_max;
-    if ask.happened_at.is_none() {
+    if ask.taking.asks() {
         for (index, charge) in asked(&ask.charges) {
             let projection = &projections[usize::from(charge.account)];
             let Some(place) = projection.place(index).filter(|_| charge.enforce == Enforce::Hard) else {
@@ -109,24 +111,28 @@ pub fn take(accounts: &[&Account], scopes: &[Scope], ask: &Ask, now: Millis) -> 
             }
         }
     }
-    if !shortfalls.is_empty() {
+    if !shortfalls.is_empty() && ask.taking == Taking::Enforced {
         let standings = standings(&projections, &ask.charges, now);
         return Verdict::Refused { shortfalls, standings };
     }
-    output = output.max(ask.output_min).min(ask.output_max);
+    output = match shortfalls.is_empty() {
+        true => output.max(ask.output_min).min(ask.output_max),
+        false => ask.output_max,
+    };
     let mut receipts = Vec::with_capacity(ask.charges.len());
     let mut is_final = false;
     for (index, charge) in asked(&ask.charges) {
         let projection = &mut projections[usize::from(charge.account)];
         let Some(place) = projection.place(index) else { continue };
         let amount = charge.demand.amount(output);
-        let is_asked = ask.happened_at.is_none() && charge.enforce == Enforce::Shadow;
-        if is_asked && amount > Seen::new(projection, place, charge, now).room() {
+        let least = charge.demand.amount(ask.output_min);
+        let is_asked = ask.taking.asks() && charge.enforce == Enforce::Shadow;
+        if is_asked && least > Seen::new(projection, place, charge, now).room() {
             projection.count_would_refuse(place);
         }
-        let window = match (ask.happened_at, projection.cell_mut(place)) {
-            (None, cell) => take_from(cell, charge, amount, now),
-            (Some(at), cell) => take_at(cell, charge, amount, at, now),
+        let window = match (ask.taking, projection.cell_mut(place)) {
+            (Taking::Happened(at), cell) => take_at(cell, charge, amount, at, now),
+            (_, cell) => take_from(cell, charge, amount, now),
         };
         is_final |= amount > 0
             && charge.enforce == Enforce::Hard
@@ -142,7 +148,7 @@ pub fn take(accounts: &[&Account], scopes: &[Scope], ask: &Ask, now: Millis) -> 
         });
     }
     let standings = standings(&projections, &ask.charges, now);
-    Verdict::Fits { output, is_final, receipts, projections, standings }
+    Verdict::Fits { output, is_final, receipts, projections, standings, shortfalls }
 }
 
 /// Shows the limits at `now`; nothing changes.
@@ -291,9 +297,15 @@ pub fn lapse(
 
 /// Reserves more for an open hold. The charges are those of its receipts, in
 /// their order (demand: the increase), followed by limits only to be shown.
-pub fn extend(accounts: &[&Account], hold: &Hold, charges: &[Charge], now: Millis) -> Verdict {
+pub fn extend(
+    accounts: &[&Account],
+    hold: &Hold,
+    charges: &[Charge],
+    taking: Taking,
+    now: Millis,
+) -> Verdict {
     let mut projections = project(accounts, charges, now);
-    let mut shortfalls = SmallVec::new();
+    let mut shortfalls = Shortfalls::new();
     let mut receipts = hold.receipts.clone();
     for (index, (charge, receipt)) in charges.iter().zip(&mut receipts).enumerate() {
         let amount = charge.demand.amount(0);
@@ -317,7 +329,9 @@ pub fn extend(accounts: &[&Account], hold: &Hold, charges: &[Charge], now: Milli
                 would_fit: room,
                 remedy,
             });
-            continue;
+            if taking == Taking::Enforced {
+                continue;
+            }
         }
         receipt.reserved = add_saturating(receipt.reserved, amount);
         match (projection.cell_mut(place), receipt.window) {
@@ -328,10 +342,10 @@ pub fn extend(accounts: &[&Account], hold: &Hold, charges: &[Charge], now: Milli
         }
     }
     let standings = standings(&projections, charges, now);
-    if !shortfalls.is_empty() {
+    if !shortfalls.is_empty() && taking == Taking::Enforced {
         return Verdict::Refused { shortfalls, standings };
     }
-    Verdict::Fits { output: 0, is_final: hold.granted.is_final, receipts, projections, standings }
+    Verdict::Fits { output: 0, is_final: hold.granted.is_final, receipts, projections, standings, shortfalls }
 }
 
 /// Fills in what a hold reserved once the output is decided.

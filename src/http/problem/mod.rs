@@ -150,10 +150,6 @@ impl Problem {
         self
     }
 
-    pub fn kind(&self) -> Kind {
-        self.0.kind
-    }
-
     fn status(&self) -> StatusCode {
         let usual = StatusCode::from_u16(self.0.kind.entry().status);
         self.0.status.unwrap_or(usual.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR))

@@ -39,6 +39,10 @@ pub struct CheckRequest {
     /// What the call takes of the tenant's own meters.
     #[schema(example = json!({"images": 2}))]
     pub amounts: Option<HashMap<String, u64>>,
+    /// What another limiter decided of this call: `allow`, or why it refused.
+    /// Counted beside the decision made here; it changes nothing.
+    #[schema(example = "allow", pattern = "^[a-z0-9_]{1,64}$")]
+    pub their_decision: Option<String>,
 }
 
 /// Who waits for the answer.

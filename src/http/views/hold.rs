@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
 use super::is_zero;
-use super::limits::{LimitView, Rows};
+use super::limits::{LimitView, Rows, WouldRefuseView};
 use crate::domain::hold::{Amounts, FinishedBy, Hold, ReleaseReason, Reported, Settlement, Stage, Upstream};
 use crate::domain::ids::{HoldId, Label};
 use crate::domain::time::Millis;
@@ -272,6 +272,9 @@ pub struct FinishedView<'a> {
     pub hold: HoldView<'a>,
     #[schema(value_type = Vec<LimitView>)]
     pub limits: Rows<'a>,
+    /// Of an extend in shadow: the refusal that enforcement would have been.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub would_refuse: Option<WouldRefuseView<'a>>,
 }
 
 fn hold_id<S: Serializer>(id: &HoldId, serializer: S) -> Result<S::Ok, S::Error> {

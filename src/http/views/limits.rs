@@ -7,9 +7,10 @@ use super::{is_false, is_zero};
 use crate::domain::cell::Standing;
 use crate::domain::decision::{LimitRow, Warning};
 use crate::domain::hold::Granted;
-use crate::domain::ids::Name;
+use crate::domain::ids::{Label, Name};
 use crate::domain::plan::{Enforce, Meter, Scope};
 use crate::domain::time::{Millis, Zone};
+use crate::service::WouldRefuse;
 
 /// A plan in force.
 #[derive(Serialize, ToSchema)]
@@ -64,6 +65,23 @@ impl<'a> From<&'a Warning> for WarningView<'a> {
             ratio: warning.ratio.as_f64(),
             used_ratio: warning.used_ratio as f64 / 1e5,
         }
+    }
+}
+
+/// A refusal that was not enforced.
+#[derive(Serialize, ToSchema)]
+#[schema(as = WouldRefuse)]
+pub struct WouldRefuseView<'a> {
+    #[schema(example = "monthly_quota_exhausted")]
+    code: &'static str,
+    /// The limit that decides; `null` where none does.
+    #[schema(example = "tokens_per_month")]
+    limit: Option<&'a str>,
+}
+
+impl<'a> From<&'a WouldRefuse> for WouldRefuseView<'a> {
+    fn from(refused: &'a WouldRefuse) -> Self {
+        Self { code: refused.code.as_str(), limit: refused.limit.as_ref().map(Label::as_str) }
     }
 }
 
@@ -225,7 +243,6 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::domain::ids::Label;
     use crate::domain::quantity::Ppm;
 
     fn row(meter: Option<Meter>, enforce: Enforce, standing: Standing) -> Value {

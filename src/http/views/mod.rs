@@ -7,7 +7,9 @@ mod hold;
 mod limits;
 
 pub use hold::{AmountsView, FinishedView, HoldReply, HoldView};
-pub use limits::{GrantedView, LimitView, PlanRef, Rows, WarningView, Warnings, is_shown_to_users};
+pub use limits::{
+    GrantedView, LimitView, PlanRef, Rows, WarningView, Warnings, WouldRefuseView, is_shown_to_users,
+};
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
 fn is_zero(value: &u64) -> bool {

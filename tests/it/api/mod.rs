@@ -17,6 +17,7 @@ mod reads;
 mod records;
 mod refusals;
 mod retries;
+mod shadow;
 mod shared;
 mod shipped;
 mod slots;

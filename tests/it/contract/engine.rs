@@ -13,6 +13,7 @@ use apportion::domain::ids::{HoldId, Name, RequestId, UserId};
 use apportion::domain::plan::{Enforce, PerCall, Scope};
 use apportion::domain::quantity::Ppm;
 use apportion::domain::step::Ask;
+use apportion::domain::taking::Taking;
 use apportion::domain::time::Millis;
 use apportion::engine::{
     Change, Engine, Extend, Extended, Finish, Finished, How, Loaded, MemoryEngine, Step, Take, Taken,
@@ -82,7 +83,7 @@ fn take(user: &str, id: u128, output: u64, request: Option<&str>) -> Take {
             charges: [bucket(0, 100), bucket(1, 150)].into_iter().collect(),
             output_max: output,
             output_min: output,
-            happened_at: None,
+            taking: Taking::Enforced,
         },
         credits: Demand::NONE,
         draft,
@@ -274,6 +275,7 @@ fn extend(user: &str, hold: &Hold, add: u64, mark: Option<(&str, u8)>) -> Extend
             id: RequestId::parse(id).expect("valid"),
             fingerprint: [body; 16],
         }),
+        taking: Taking::Enforced,
     }
 }
 

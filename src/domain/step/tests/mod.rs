@@ -13,6 +13,7 @@ use crate::domain::hold::{Amounts, Caps, Granted, Hold, Receipt, Stage};
 use crate::domain::ids::{HoldId, Name, UserId};
 use crate::domain::plan::{Enforce, PerCall, Scope};
 use crate::domain::quantity::Ppm;
+use crate::domain::taking::Taking;
 use crate::domain::time::Millis;
 
 const T0: Millis = Millis(1_770_000_000_000);
@@ -56,7 +57,7 @@ fn total(input: u64) -> Demand {
 }
 
 fn ask(charges: Vec<Charge>, min: u64, max: u64) -> Ask {
-    Ask { charges: charges.into(), output_max: max, output_min: min, happened_at: None }
+    Ask { charges: charges.into(), output_max: max, output_min: min, taking: Taking::Enforced }
 }
 
 fn hold(id: u128, now: Millis, lease_ms: i64, receipts: Vec<Receipt>) -> Hold {
