@@ -281,6 +281,39 @@ fn a_replay_repeats_itself_by_the_byte_and_agrees_with_the_ledger() {
 }
 
 #[test]
+fn a_replay_beside_another_limiter_tells_where_they_differ_by_the_byte() {
+    let (trace, dir) = (trace(), tempfile::tempdir().unwrap());
+    for name in ["free", "standard", "pro"] {
+        let sheet = std::fs::read_to_string(format!("plans/{name}.toml")).unwrap();
+        let altered = sheet.replace("limit = 30\n", "limit = 3\n");
+        std::fs::write(dir.path().join(format!("{name}.toml")), altered).unwrap();
+    }
+    let replay = |more: &[&str]| {
+        let line = ["replay", trace.to_str().unwrap(), "--users", "40", "--seed", "7", "--against"];
+        let done = run(&[&line, more].concat());
+        assert_eq!(code(&done), 0, "{}", err(&done));
+        out(&done)
+    };
+    // The same plans decide alike, call by call, also where they refuse.
+    let same: Value = serde_json::from_str(&replay(&["plans", "--json"])).unwrap();
+    assert_eq!(
+        (&same["total"]["only_ours_refuse"], &same["total"]["only_theirs_refuse"]),
+        (&0.into(), &0.into())
+    );
+    assert!(same["total"]["both_refuse"].as_u64().unwrap() > 0, "{same}");
+    assert_eq!(same["top_users"], serde_json::json!([]));
+    let altered = dir.path().to_str().unwrap();
+    assert_eq!(replay(&[altered]), replay(&[altered]));
+    let report: Value = serde_json::from_str(&replay(&[altered, "--json"])).unwrap();
+    assert!(report["total"]["only_theirs_refuse"].as_u64().unwrap() > 0, "{report}");
+    let sum = |rows: &Value, field: &str| {
+        rows.as_array().unwrap().iter().map(|row| row[field].as_u64().unwrap()).sum::<u64>()
+    };
+    assert_eq!((sum(&report["pairs"], "calls"), sum(&report["plans"], "calls")), (400, 400));
+    assert_eq!(report["ledger"]["agrees"], true);
+}
+
+#[test]
 fn a_replay_says_what_is_wrong_with_its_input() {
     let trace = trace();
     let trace = trace.to_str().unwrap();

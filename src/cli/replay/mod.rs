@@ -4,7 +4,12 @@
 //! private temporary store: each call is checked at its time and settled with
 //! its true figures when it would have ended. Who made which call is not in a
 //! trace, so users are drawn by a seeded rule.
+//!
+//! With `--against` the trace runs twice: under the plans of that folder,
+//! enforced, as if another limiter decided; then in shadow under the plans to
+//! be tried, with the other's decisions beside.
 
+mod differences;
 mod draw;
 mod outcome;
 mod peaks;
@@ -18,7 +23,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::domain::capacity::parse_active;
-use crate::domain::plan::shipped;
+use crate::domain::plan::{Shipped, shipped};
 
 use super::input::{PlanNumbers, read_plans};
 use super::{Usage, say};
@@ -45,6 +50,10 @@ pub struct ReplayArgs {
     /// Folder of plans to try [default: the shipped plans]
     #[arg(long, value_name = "DIR")]
     plans: Option<PathBuf>,
+    /// Folder of plans that decide as another limiter would: the plans to try
+    /// run in shadow beside it, and the report tells where the two differ
+    #[arg(long, value_name = "DIR")]
+    against: Option<PathBuf>,
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
@@ -56,8 +65,11 @@ pub fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
         Some(dir) => read_plans(dir)?.content,
         None => shipped(),
     };
+    let against = args.against.as_ref().map(|dir| read_plans(dir)).transpose()?;
+    let sets = [Some(&content), against.as_ref().map(|files| &files.content)];
     for (index, (plan, _)) in args.mix.iter().enumerate() {
-        if !content.sheets.iter().any(|sheet| sheet.id == *plan) {
+        let lacks = |content: &&Shipped| !content.sheets.iter().any(|sheet| sheet.id == *plan);
+        if sets.iter().flatten().any(lacks) {
             return Err(Usage(format!("--mix names {plan}, but there is no such plan")).into());
         }
         if args.mix[..index].iter().any(|(earlier, _)| earlier == plan) {
@@ -70,12 +82,23 @@ pub fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
     }
     let calls = trace::read(&args.file)?;
     let file = args.file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let plan = run::Plan { file, calls, users: args.users, mix: args.mix, seed: args.seed, content };
-    let report = super::runtime()?.block_on(run::replay(plan))?;
-    if args.json {
-        say(report.to_json()?)?;
-    } else {
-        say(report.to_text().trim_end())?;
-    }
-    Ok(ExitCode::from(if report.ledger.agrees { 0 } else { 1 }))
+    let named = |dir: &Option<PathBuf>| match dir {
+        Some(dir) => format!("the plans of {}", dir.display()),
+        None => "the shipped plans".to_owned(),
+    };
+    let (plans, against_plans) = (named(&args.plans), named(&args.against));
+    let plan = run::Plan { file, calls, users: args.users, mix: args.mix, seed: args.seed, plans, content };
+    let runtime = super::runtime()?;
+    let (json, text, agrees) = match against {
+        None => {
+            let report = runtime.block_on(run::replay(plan))?;
+            (report.to_json()?, report.to_text(), report.ledger.agrees)
+        }
+        Some(theirs) => {
+            let report = runtime.block_on(run::compare(plan, &theirs.content, &against_plans))?;
+            (report.to_json()?, report.to_text(), report.ledger.agrees)
+        }
+    };
+    say(if args.json { json.as_str() } else { text.trim_end() })?;
+    Ok(ExitCode::from(if agrees { 0 } else { 1 }))
 }

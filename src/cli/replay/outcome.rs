@@ -36,6 +36,15 @@ pub struct Outcome {
     pub tallies: Vec<Tally>,
     pub overruns: Overruns,
     pub pools: Vec<(Arc<PoolEntry>, PoolLoad)>,
+    /// By call of the trace.
+    pub decisions: Vec<Decision>,
+}
+
+/// How a call was decided, whether that was enforced or not.
+pub struct Decision {
+    pub user: usize,
+    /// `allow` or the refusal's code.
+    pub word: &'static str,
 }
 
 impl Outcome {
@@ -46,20 +55,12 @@ impl Outcome {
         for tally in &self.tallies {
             total.include(tally);
         }
-        let shown: Vec<_> = plan.mix.iter().map(|(plan, share)| format!("{plan} {share}")).collect();
         Ok(Report {
-            trace: TraceSummary {
-                file: plan.file,
-                calls: plan.calls.len() as u64,
-                first: plan.calls[0].at,
-                last: plan.calls[plan.calls.len() - 1].at,
-                input_tokens: plan.calls.iter().map(|call| call.input_tokens).sum(),
-                output_tokens: plan.calls.iter().map(|call| call.output_tokens).sum(),
-            },
+            trace: TraceSummary::new(&plan),
             rules: Rules {
                 users: plan.users,
                 seed: plan.seed,
-                mix: shown.join(", "),
+                mix: plan.shares(),
                 draw: "drawn by Zipf's rule with exponent 1 (the k-th user calls 1/k as often as the first)",
                 check: "at the call's time, with its input tokens and no max_output_tokens: the plan's cap is reserved",
                 settle: format!(
@@ -118,7 +119,7 @@ impl Outcome {
     }
 
     /// Adds up what the ledger has recorded, and compares plan by plan.
-    fn compare_with_ledger(&self, plan: &Plan, rows: &[UsageRow]) -> LedgerCheck {
+    pub fn compare_with_ledger(&self, plan: &Plan, rows: &[UsageRow]) -> LedgerCheck {
         let mut recorded = Amounts::default();
         let mut by_plan: BTreeMap<&Name, Amounts> = BTreeMap::new();
         for row in rows {

@@ -11,6 +11,8 @@ use serde::Serialize;
 use crate::domain::hold::Amounts;
 use crate::domain::time::Millis;
 
+use super::run::Plan;
+
 #[derive(Debug, Serialize)]
 pub struct Report {
     pub trace: TraceSummary,
@@ -33,6 +35,19 @@ pub struct TraceSummary {
     pub last: Millis,
     pub input_tokens: u64,
     pub output_tokens: u64,
+}
+
+impl TraceSummary {
+    pub fn new(plan: &Plan) -> Self {
+        Self {
+            file: plan.file.clone(),
+            calls: plan.calls.len() as u64,
+            first: plan.calls[0].at,
+            last: plan.calls[plan.calls.len() - 1].at,
+            input_tokens: plan.calls.iter().map(|call| call.input_tokens).sum(),
+            output_tokens: plan.calls.iter().map(|call| call.output_tokens).sum(),
+        }
+    }
 }
 
 /// The assumptions under which the figures hold.
@@ -186,7 +201,7 @@ impl Report {
         self.write_tokens(out)?;
         self.write_users(out)?;
         self.write_pools(out)?;
-        self.write_ledger(out)
+        writeln!(out, "\n{}", self.ledger)
     }
 
     fn write_decisions(&self, out: &mut String) -> fmt::Result {
@@ -306,16 +321,18 @@ impl Report {
         }
         Ok(())
     }
+}
 
-    fn write_ledger(&self, out: &mut String) -> fmt::Result {
-        let sums = &self.ledger.recorded;
-        let verdict = match self.ledger.agrees {
+impl fmt::Display for LedgerCheck {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sums = &self.recorded;
+        let verdict = match self.agrees {
             true => "the same, plan by plan".to_owned(),
-            false => format!("DIFFERENT for {}", self.ledger.differing_plans.join(", ")),
+            false => format!("DIFFERENT for {}", self.differing_plans.join(", ")),
         };
-        writeln!(
+        write!(
             out,
-            "\nLedger: {} requests, {} input + {} output = {} total tokens: {verdict}",
+            "Ledger: {} requests, {} input + {} output = {} total tokens: {verdict}",
             grouped(sums.requests),
             grouped(sums.input_tokens),
             grouped(sums.output_tokens),

@@ -9,18 +9,21 @@ use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::domain::document::Node;
-use crate::domain::hold::{Amounts, Hold, Reported, Stage};
-use crate::domain::ids::{HoldId, Name, TenantId, UserId};
+use crate::domain::hold::{Amounts, Hold, ReleaseReason, Reported, Stage};
+use crate::domain::ids::{HoldId, Label, Name, TenantId, UserId};
 use crate::domain::plan::Shipped;
 use crate::domain::time::Millis;
+use crate::ledger::UsageRow;
 use crate::service::users::UserChange;
 use crate::service::{
-    CheckCommand, CheckReply, FinishReply, PoolEntry, Registry, Service, SettleCommand, SettleUsage, Tenant,
+    CheckCommand, CheckReply, FinishReply, PoolEntry, Registry, ReleaseCommand, Service, SettleCommand,
+    SettleUsage, THEY_ALLOW, Tenant,
 };
 use crate::startup::Embedded;
 
+use super::differences::Differences;
 use super::draw::{Draw, Zipf, assign};
-use super::outcome::{Outcome, User};
+use super::outcome::{Decision, Outcome, User};
 use super::peaks::{Load, PoolLoad};
 use super::report::{Overruns, Report, Tally};
 use super::trace::Call;
@@ -42,28 +45,68 @@ pub struct Plan {
     /// Plans and their shares, of which at least one is above 0.
     pub mix: Vec<(Name, u64)>,
     pub seed: u64,
+    /// What `content` is, in words.
+    pub plans: String,
     pub content: Shipped,
+}
+
+impl Plan {
+    /// The mix in words.
+    pub fn shares(&self) -> String {
+        let shares: Vec<_> = self.mix.iter().map(|(plan, share)| format!("{plan} {share}")).collect();
+        shares.join(", ")
+    }
 }
 
 /// Replays `plan` in a temporary store of its own.
 pub async fn replay(plan: Plan) -> anyhow::Result<Report> {
+    let (outcome, rows) = run(&plan, &plan.content, None).await?;
+    outcome.report(plan, &rows)
+}
+
+/// Replays `plan` in shadow beside another limiter, which enforces `theirs`
+/// (`against` says what that is).
+pub async fn compare(plan: Plan, theirs: &Shipped, against: &str) -> anyhow::Result<Differences> {
+    let (enforced, _) = run(&plan, theirs, None).await?;
+    let theirs: Vec<&'static str> = enforced.decisions.iter().map(|decision| decision.word).collect();
+    let (ours, rows) = run(&plan, &plan.content, Some(&theirs)).await?;
+    Differences::new(&plan, against, &theirs, &ours, &rows)
+}
+
+/// Runs the trace under the plans of `content`: enforced, or in shadow beside
+/// `theirs`, another limiter's decision on each call. Returns what came of it
+/// and all that the ledger has recorded.
+async fn run(
+    plan: &Plan,
+    content: &Shipped,
+    theirs: Option<&[&'static str]>,
+) -> anyhow::Result<(Outcome, Vec<UsageRow>)> {
     let dir = tempfile::Builder::new().prefix("apportion-replay-").tempdir()?;
     let embedded = Embedded::open_scratch(dir.path()).await?;
-    let tenant = tenant(&embedded.registry, &plan).await?;
-    let mut replay = Replay::new(embedded.service.clone(), tenant, &plan);
-    replay.run(&plan).await?;
+    let tenant = tenant(&embedded.registry, plan, content, theirs.is_some()).await?;
+    let mut replay = Replay::new(embedded.service.clone(), tenant, plan, theirs);
+    replay.run(plan).await?;
     let outcome = replay.finish();
     // The sums must be those of the ledger, so everything is written first.
     let data = embedded.record_all().await;
     let rows = data.ledger.usage(outcome.tenant.number, i32::MIN, i32::MAX).await?;
     data.ledger.close().await;
-    outcome.report(plan, &rows)
+    Ok((outcome, rows))
 }
 
 /// A tenant with a clock of its own that has the plans to be tried.
-async fn tenant(registry: &Registry, plan: &Plan) -> anyhow::Result<Arc<Tenant>> {
+async fn tenant(
+    registry: &Registry,
+    plan: &Plan,
+    content: &Shipped,
+    in_shadow: bool,
+) -> anyhow::Result<Arc<Tenant>> {
     let id = TenantId::parse("replay")?;
-    let tenant = registry.create_tenant_with(&id, true, None, &plan.content, BY).await?;
+    let tenant = registry.create_tenant_with(&id, true, None, content, BY).await?;
+    if in_shadow {
+        let Ok(shadow) = Node::from_json(br#"{"enforcement":"shadow"}"#) else { bail!("no settings") };
+        registry.put_settings(&tenant, &shadow, None, BY).await?;
+    }
     registry.set_clock(&tenant, plan.calls[0].at, BY).await?;
     Ok(tenant)
 }
@@ -78,7 +121,7 @@ struct Open {
     user: usize,
 }
 
-struct Replay {
+struct Replay<'a> {
     service: Arc<Service>,
     tenant: Arc<Tenant>,
     zipf: Zipf,
@@ -91,10 +134,18 @@ struct Replay {
     overruns: Overruns,
     /// Every pool of the tenant, by id.
     pools: Vec<(Arc<PoolEntry>, PoolLoad)>,
+    /// Another limiter's decision on each call.
+    theirs: Option<&'a [&'static str]>,
+    decisions: Vec<Decision>,
 }
 
-impl Replay {
-    fn new(service: Arc<Service>, tenant: Arc<Tenant>, plan: &Plan) -> Self {
+impl<'a> Replay<'a> {
+    fn new(
+        service: Arc<Service>,
+        tenant: Arc<Tenant>,
+        plan: &Plan,
+        theirs: Option<&'a [&'static str]>,
+    ) -> Self {
         let mut draw = Draw::new(plan.seed);
         let shares: Vec<u64> = plan.mix.iter().map(|(_, share)| *share).collect();
         let plan_of = assign(plan.users, &shares, &mut draw);
@@ -111,6 +162,8 @@ impl Replay {
             tallies: vec![Tally::default(); plan.mix.len()],
             overruns: Overruns::default(),
             pools,
+            theirs,
+            decisions: Vec::with_capacity(plan.calls.len()),
         }
     }
 
@@ -136,6 +189,7 @@ impl Replay {
             self.introduce(&id, &mix[plan].0).await?;
         }
         self.users[user].calls += 1;
+        let theirs = self.theirs.map(|theirs| theirs[index]);
         let command = CheckCommand {
             user: id,
             request_id: None,
@@ -148,9 +202,11 @@ impl Replay {
             lease_seconds: None,
             dry_run: false,
             amounts: Vec::new(),
-            their_decision: None,
+            their_decision: theirs.map(Label::parse).transpose()?,
         };
-        let allowed = match self.service.check(&self.tenant, command).await? {
+        let reply = self.service.check(&self.tenant, command).await?;
+        self.decisions.push(Decision { user, word: reply.decided().context("a call answered before")? });
+        let allowed = match reply {
             CheckReply::Refused(refusal) => {
                 self.tallies[plan].refuse(refusal.code.as_str());
                 return Ok(());
@@ -158,6 +214,9 @@ impl Replay {
             CheckReply::Allowed(allowed) => allowed,
         };
         let hold = allowed.hold.context("an admitted check without a hold")?;
+        if theirs.is_some_and(|theirs| theirs != THEY_ALLOW) {
+            return self.give_back(index, hold.id).await;
+        }
         self.users[user].admitted += 1;
         self.tallies[plan].admit(&hold.reserved);
         if call.output_tokens > hold.granted.max_output_tokens {
@@ -171,6 +230,15 @@ impl Replay {
         let takes = output.saturating_mul(MS_PER_OUTPUT_TOKEN).saturating_add(MS_BEFORE_FIRST_TOKEN);
         self.open.push(Reverse(Open { ends: call.at.plus_ms(takes), call: index, hold: hold.id, user }));
         Ok(())
+    }
+
+    /// The other limiter does not let this call be made.
+    async fn give_back(&self, call: usize, id: HoldId) -> anyhow::Result<()> {
+        let command = ReleaseCommand { id, reason: ReleaseReason::NotSent };
+        match self.service.release(&self.tenant, command).await? {
+            FinishReply::Done(_) => Ok(()),
+            other => bail!("call {} of the trace cannot be released: {other:?}", call + 1),
+        }
     }
 
     async fn introduce(&self, user: &UserId, plan: &Name) -> anyhow::Result<()> {
@@ -233,6 +301,7 @@ impl Replay {
             tallies: self.tallies,
             overruns: self.overruns,
             pools: self.pools,
+            decisions: self.decisions,
         }
     }
 }

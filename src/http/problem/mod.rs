@@ -150,6 +150,11 @@ impl Problem {
         self
     }
 
+    #[cfg(test)]
+    pub fn kind(&self) -> Kind {
+        self.0.kind
+    }
+
     fn status(&self) -> StatusCode {
         let usual = StatusCode::from_u16(self.0.kind.entry().status);
         self.0.status.unwrap_or(usual.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR))

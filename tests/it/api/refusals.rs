@@ -119,6 +119,110 @@ async fn soft_limits_admit_and_say_that_they_were_crossed() {
     assert_has(&second, &json!({"over": true, "used": 2, "remaining": 0, "over_by": 1}));
 }
 
+/// One limit of each kind, by scope, that a call of 60 + 60 tokens passes once.
+fn one_of_each(enforce: &str, scope: &str) -> Vec<Sheet> {
+    let named = |sheet: Sheet| {
+        sheet.but("name", json!("it")).but("enforce", json!(enforce)).but("scope", json!(scope))
+    };
+    let bucket = |meter: &str| {
+        Sheet::new().limit(json!({"kind": "bucket", "meter": meter, "capacity": 100, "refill_per_minute": 1}))
+    };
+    vec![
+        named(Sheet::new().rb(1, 1)),
+        named(bucket("input_tokens")),
+        named(bucket("output_tokens")),
+        named(Sheet::new().dr(1)),
+        named(Sheet::new().mt(130)).but("warn_at", json!([0.5])),
+        named(Sheet::new().per("it", json!("week"), 130)),
+        named(Sheet::new().per("it", json!({"hours": 5}), 130)),
+        named(Sheet::new().per("it", json!({"session_hours": 5}), 130)),
+        named(Sheet::new().per("it", json!("lifetime"), 130)),
+        named(Sheet::new().cc(1)),
+    ]
+}
+
+/// What is gone of a limit: whole units taken or held.
+fn gone(row: &serde_json::Value) -> i64 {
+    let figure = |name: &str| row[name].as_i64().unwrap_or(0);
+    if row["kind"] == "slots" { figure("in_use") } else { figure("used") + figure("held") }
+}
+
+#[tokio::test]
+async fn a_soft_limit_of_any_kind_admits_counts_in_full_and_says_so() {
+    for scope in ["user", "org", "tenant"] {
+        for sheet in one_of_each("soft", scope) {
+            let t = Tenant::with(sheet.clone()).await;
+            t.put_user("u", json!({"org": "acme"})).await.ok();
+            let first = t.ask("u", 60, 60).await;
+            assert_ne!(first.row("it")["over"], true, "{}", sheet.json());
+            let second = t.ask("u", 60, 60).await;
+            let row = second.row("it");
+            assert_eq!((&row["over"], &row["remaining"]), (&json!(true), &json!(0)), "{}", sheet.json());
+            assert_eq!(second.body["granted"]["final"], false, "{}", sheet.json());
+            assert_eq!(second.body.get("would_refuse"), None);
+            if row["kind"] == "window" {
+                assert_eq!(gone(&row), 2 * gone(&first.row("it")), "{}", sheet.json());
+            }
+            if scope == "user" {
+                assert!(second.header("ratelimit").is_some_and(|field| field.contains("\"it\"")));
+            }
+            if sheet.json()["limits"][0].get("warn_at").is_some() {
+                assert_eq!(second.body["warnings"][0]["limit"], "it");
+            }
+            assert_eq!(t.quota("u").await.ok()["state"], "ok", "no soft limit stands in the way");
+            // Both settled with nothing: it is as if nothing had been, but for requests.
+            t.release(&first.hold_id()).await.ok();
+            t.release(&second.hold_id()).await.ok();
+            let row = t.left("u", "it").await;
+            assert_eq!((gone(&row), &row["remaining"]), (0, &row["limit"]), "{}", sheet.json());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_shadow_limit_of_any_kind_is_seen_in_the_quota_view_alone() {
+    for scope in ["user", "org", "tenant"] {
+        for sheet in one_of_each("shadow", scope) {
+            let t = Tenant::with(sheet.clone()).await;
+            t.put_user("u", json!({"org": "acme"})).await.ok();
+            let mut holds = Vec::new();
+            for _ in 0..3 {
+                let reply = t.ask("u", 60, 60).await;
+                assert_eq!((&reply.body["limits"], &reply.body["warnings"]), (&json!([]), &json!([])));
+                assert_eq!((reply.header("ratelimit"), reply.header("ratelimit-policy")), (None, None));
+                assert_eq!(reply.body["granted"]["final"], false, "{}", sheet.json());
+                holds.push(reply.hold_id());
+            }
+            let row = t.left("u", "it").await;
+            assert_eq!((&row["would_refuse"], &row["state"]), (&json!(2), &json!("ok")), "{}", sheet.json());
+            assert_ne!(row["over"], true);
+            let settled = t.finish(&holds[0], 1, 1).await.ok();
+            assert_eq!(settled["limits"], json!([]));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_shadow_limit_counts_what_it_would_have_refused_of_calls_that_others_refuse() {
+    let sheet = Sheet::new().dr(1).ob(100, 60).but("enforce", json!("shadow"));
+    let t = Tenant::with(sheet).await;
+    t.ask("u", 0, 90).await.ok();
+    t.ask("u", 0, 11).await.refused(429, "daily_quota_exhausted");
+    t.ask("u", 0, 10).await.refused(429, "daily_quota_exhausted");
+    assert_has(&t.left("u", "output_tokens_per_minute").await, &json!({"held": 90, "would_refuse": 1}));
+}
+
+#[tokio::test]
+async fn a_shadow_limit_would_not_have_refused_what_it_would_have_granted_less_of() {
+    let t = Tenant::with(Sheet::new().mt(100).but("enforce", json!("shadow"))).await;
+    let ask = json!({"user": "u", "max_output_tokens": 80, "min_output_tokens": 20});
+    for _ in 0..3 {
+        assert_eq!(t.check(ask.clone()).await.ok()["granted"]["max_output_tokens"], 80);
+    }
+    // 100, then 20, then -60 were left.
+    assert_has(&t.left("u", "tokens_per_month").await, &json!({"held": 240, "would_refuse": 1}));
+}
+
 #[tokio::test]
 async fn shadow_limits_only_count_what_they_would_have_refused() {
     let t = Tenant::with(Sheet::new().dr(1).but("enforce", json!("shadow"))).await;
