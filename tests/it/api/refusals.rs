@@ -142,7 +142,7 @@ fn one_of_each(enforce: &str, scope: &str) -> Vec<Sheet> {
 }
 
 /// What is gone of a limit: whole units taken or held.
-fn gone(row: &serde_json::Value) -> i64 {
+fn gone(row: &Value) -> i64 {
     let figure = |name: &str| row[name].as_i64().unwrap_or(0);
     if row["kind"] == "slots" { figure("in_use") } else { figure("used") + figure("held") }
 }

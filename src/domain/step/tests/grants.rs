@@ -178,7 +178,7 @@ fn an_extend_in_a_window_that_is_over_finds_the_plans_limit_only() {
     let hold = take(&mut account, &asked, 1, T0, 30 * HOUR).expect("fits");
     let fits = |more, now| {
         let more = Charge { asked: false, ..day(100, &grants, more, now) };
-        matches!(step::extend(&[&account], &hold, &[more], now), Verdict::Fits { .. })
+        matches!(step::extend(&[&account], &hold, &[more], Taking::Enforced, now), Verdict::Fits { .. })
     };
     assert_eq!([fits(60, hour(1)), fits(61, hour(1))], [true, false], "limit and grant");
     assert_eq!([fits(10, hour(25)), fits(11, hour(25))], [true, false]);
