@@ -83,7 +83,7 @@ pub fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
     let calls = trace::read(&args.file)?;
     let file = args.file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let named = |dir: &Option<PathBuf>| match dir {
-        Some(dir) => format!("the plans of {}", dir.display()),
+        Some(dir) => format!("the plans in {}", dir.display()),
         None => "the shipped plans".to_owned(),
     };
     let (plans, against_plans) = (named(&args.plans), named(&args.against));
