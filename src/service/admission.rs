@@ -53,17 +53,21 @@ impl Service {
         replies
     }
 
-    /// Decides, and counts a refusal.
+    /// Decides, and counts a refusal and what another limiter decided.
     async fn decide(
         &self,
         tenant: &Tenant,
         command: &CheckCommand,
     ) -> Result<(CheckReply, Unrecorded), ServiceError> {
         let decided = self.judge(tenant, command).await?;
-        if let (CheckReply::Refused(refusal), _) = &decided
-            && !command.dry_run
-        {
+        if command.dry_run {
+            return Ok(decided);
+        }
+        if let CheckReply::Refused(refusal) = &decided.0 {
             self.tallies.refused(tenant, &command.user, refusal, tenant.now());
+        }
+        if let (Some(ours), Some(theirs)) = (decided.0.decided(), &command.their_decision) {
+            self.tallies.compared(tenant, ours, theirs.as_str(), tenant.now());
         }
         Ok(decided)
     }

@@ -326,6 +326,28 @@ async fn metrics_tell_shadow_refusals_apart_and_compare_two_limiters() {
 }
 
 #[tokio::test]
+async fn decisions_are_counted_beside_the_others_by_day_and_cause() {
+    let t = in_shadow(Sheet::new().dr(2)).await;
+    let ask = |theirs: &str| json!({"user": "u", "request_id": theirs, "their_decision": theirs});
+    for theirs in ["allow", "blocked", "monthly_cap", "monthly_cap_2"] {
+        t.check(ask(theirs)).await.ok();
+        // Told again, and tried only: not decided again.
+        t.check(ask(theirs)).await.ok();
+        t.check(json!({"user": "u", "dry_run": true, "their_decision": theirs})).await.ok();
+    }
+    t.put_settings(json!({"enforcement": "enforce"})).await.ok();
+    t.check(json!({"user": "u", "their_decision": "allow"})).await.refused(429, "daily_quota_exhausted");
+    let code = "daily_quota_exhausted";
+    let row =
+        |ours: &str, theirs: &str| json!({"day": "2026-03-10", "ours": ours, "theirs": theirs, "checks": 1});
+    let mut expected =
+        vec![row("allow", "allow"), row("allow", "blocked"), row(code, "allow"), row(code, "monthly_cap")];
+    expected.push(row(code, "monthly_cap_2"));
+    let rows = t.get("/v1/admin/decisions").await.ok()["data"].clone();
+    assert_eq!(rows, json!(expected));
+}
+
+#[tokio::test]
 async fn what_others_decided_is_a_word() {
     let t = Tenant::with(Sheet::new().dr(9)).await;
     for bad in

@@ -211,7 +211,7 @@ impl Life<'_> {
         };
         let charges: Vec<Charge> = hold.receipts.iter().map(of).chain(shown.iter().cloned()).collect();
         let Verdict::Fits { receipts, mut projections, .. } =
-            step::extend(&[&self.account], hold, &charges, now)
+            step::extend(&[&self.account], hold, &charges, Taking::Enforced, now)
         else {
             return false;
         };
