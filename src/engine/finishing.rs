@@ -31,11 +31,15 @@ pub(super) fn finish(
     now: Millis,
 ) -> Result<Stepped, Finished> {
     let state = before.state(now);
-    let correctable = ended_by(before) == Some(FinishedBy::Rule) && !matches!(finish.how, How::Doubt);
+    let corrects = finish.ended_by_rule.is_some() && ended_by(before) == Some(FinishedBy::Rule);
+    let correctable = corrects && !matches!(finish.how, How::Doubt);
     if before.is_finished() && !correctable {
         return Err(Finished::Already(before.clone()));
     }
     let late = state != HoldState::Held;
+    if !late && finish.how.by() != FinishedBy::Caller {
+        return Err(Finished::NotInDoubt(before.clone()));
+    }
     let mut hold = Hold::clone(before);
     hold.admits_user = false;
     let (stage, tally) = match &finish.how {
@@ -67,6 +71,18 @@ pub(super) fn finish(
     hold.stage = stage;
     hold.extends = Vec::new();
     Ok(Stepped { hold, projections, standings, shortfalls: Shortfalls::new() })
+}
+
+impl How {
+    /// Who ends the hold. Only callers know that a call is over while its
+    /// lease runs.
+    fn by(&self) -> FinishedBy {
+        match self {
+            Self::Settle(settlement) => settlement.by,
+            Self::Release { by, .. } => *by,
+            Self::Doubt => FinishedBy::Caller,
+        }
+    }
 }
 
 fn ended_by(hold: &Hold) -> Option<FinishedBy> {

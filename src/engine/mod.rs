@@ -164,8 +164,8 @@ pub struct Finish {
     /// The limits to show afterwards.
     pub show: SmallVec<[Charge; 8]>,
     pub how: How,
-    /// A hold that a rule ended and the engine no longer knows, as read from
-    /// the ledger by the only corrector at work.
+    /// Corrects what a rule ended: the hold as the only corrector at work has
+    /// found it. Without it, what a rule ended has finished.
     pub ended_by_rule: Option<Arc<Hold>>,
 }
 
@@ -191,6 +191,8 @@ pub enum Finished {
     Already(Arc<Hold>),
     /// A release after progress was reported.
     HasProgress(Arc<Hold>),
+    /// A rule or an admin was to end a hold whose lease runs.
+    NotInDoubt(Arc<Hold>),
     /// The account does not have it open: the ledger knows.
     NotOpen,
 }

@@ -181,7 +181,7 @@ pub async fn find(call: Call) -> Answer {
 }
 
 /// The hold named in the path. What is no id of ours is nobody's hold.
-fn hold_id(call: &Call) -> Result<HoldId, Problem> {
+pub fn hold_id(call: &Call) -> Result<HoldId, Problem> {
     HoldId::parse(&call.segment("id")?).ok_or_else(|| orphan(call))
 }
 
@@ -206,7 +206,7 @@ fn read_usage(fields: &mut Reader<'_, '_>) -> Option<SettleUsage> {
 }
 
 /// How the end of a hold, or the try of it, is answered.
-fn finish(call: &Call, finished: FinishReply) -> Answer {
+pub fn finish(call: &Call, finished: FinishReply) -> Answer {
     let conflict = |kind, detail, hold, now| Err(Problem::new(kind, detail).with_hold(hold, now));
     match finished {
         FinishReply::Done(done) => Ok(done_reply(&done)),
@@ -219,6 +219,9 @@ fn finish(call: &Call, finished: FinishReply) -> Answer {
         }
         FinishReply::LeaseEnded(hold, now) => {
             conflict(Kind::LeaseEnded, "The hold's lease is over.", hold, now)
+        }
+        FinishReply::NotInDoubt(hold, now) => {
+            conflict(Kind::NotInDoubt, "The hold's lease runs: its call may still be settled.", hold, now)
         }
         FinishReply::UsageImplausible { field, max } => {
             call.state.metrics.usage_implausible();

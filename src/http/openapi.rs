@@ -8,7 +8,9 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{Content, Ref, RefOr, Response};
 use utoipa::{Modify, OpenApi};
 
-use super::admin::{capacity, clock, keys, models, plans, pools, records, settings, tenants, users};
+use super::admin::{
+    capacity, clock, doubts, keys, models, plans, pools, records, settings, tenants, users,
+};
 use super::{check, health, holds, problem, quota, usage};
 
 #[derive(OpenApi)]
@@ -25,6 +27,7 @@ use super::{check, health, holds, problem, quota, usage};
         plans::all, plans::get, plans::put, plans::versions,
         users::all, users::get, users::put, users::change_plan,
         records::user_ledger, records::audit, records::decisions,
+        doubts::all, doubts::resolve, doubts::resolve_all,
         pools::all, pools::get, pools::put,
         models::get, models::put,
         settings::get, settings::put,

@@ -9,7 +9,9 @@
 use actix_web::http::Method;
 use futures_util::future::LocalBoxFuture;
 
-use super::admin::{capacity, clock, keys, models, plans, pools, records, settings, tenants, users};
+use super::admin::{
+    capacity, clock, doubts, keys, models, plans, pools, records, settings, tenants, users,
+};
 use super::auth::Access;
 use super::call::Call;
 use super::reply::Answer;
@@ -82,6 +84,9 @@ pub static ROUTES: &[Route] = &[
     route!(GET "/v1/admin/users/{user}/ledger", READ, records::user_ledger),
     route!(GET "/v1/admin/audit", READ, records::audit),
     route!(GET "/v1/admin/decisions", READ, records::decisions),
+    route!(GET "/v1/admin/holds", READ, doubts::all),
+    route!(POST "/v1/admin/holds/resolve", WRITE, doubts::resolve_all),
+    route!(POST "/v1/admin/holds/{id}/resolve", WRITE, doubts::resolve),
     route!(GET "/v1/admin/pools", READ, pools::all),
     route!(GET "/v1/admin/pools/{id}", READ, pools::get),
     route!(PUT "/v1/admin/pools/{id}", WRITE, pools::put),

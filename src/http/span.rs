@@ -63,6 +63,11 @@ impl Span {
     }
 }
 
+/// The instant that one end of a span names.
+pub fn border_at(text: &str, zone: &Zone) -> Result<Millis, &'static str> {
+    border(text, zone, |_| 0).map(|border| border.at)
+}
+
 fn border(text: &str, zone: &Zone, day: impl FnOnce(Millis) -> i32) -> Result<Border, &'static str> {
     if let Ok(day) = parse_date(text) {
         return Ok(Border { at: zone.start_of_day(day).plus_ms(0), day });

@@ -191,8 +191,6 @@ pub trait Ledger: Send + Sync + 'static {
         user: UserId,
         request: RequestId,
     ) -> Answer<'_, Option<Hold>>;
-    /// Unfinished holds in doubt since `before` or earlier, oldest first.
-    fn doubtful(&self, tenant: TenantRef, before: Millis, limit: u32) -> Answer<'_, Vec<Hold>>;
     /// A page of the holds in doubt that a filter names; see [`DoubtPage`].
     fn doubts(&self, tenant: TenantRef, query: DoubtQuery) -> Answer<'_, DoubtPage>;
     /// Whether any hold of the tenant was ever recorded.

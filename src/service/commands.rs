@@ -123,6 +123,8 @@ pub enum FinishReply {
     AlreadyFinished(Arc<Hold>, Millis),
     HasProgress(Arc<Hold>, Millis),
     LeaseEnded(Arc<Hold>, Millis),
+    /// An admin's resolve of a hold whose lease runs.
+    NotInDoubt(Arc<Hold>, Millis),
     /// A figure beyond the tenant's `max_tokens_per_call`.
     UsageImplausible {
         field: &'static str,

@@ -65,9 +65,6 @@ impl Ledger for FakeLedger {
     fn hold_by_request(&self, _: TenantRef, _: UserId, _: RequestId) -> Answer<'_, Option<Hold>> {
         self.answer(|| Ok(None))
     }
-    fn doubtful(&self, _: TenantRef, _: Millis, _: u32) -> Answer<'_, Vec<Hold>> {
-        self.answer(|| Ok(Vec::new()))
-    }
     fn doubts(&self, _: TenantRef, _: DoubtQuery) -> Answer<'_, DoubtPage> {
         self.answer(|| Ok(DoubtPage::default()))
     }

@@ -52,7 +52,8 @@ impl Service {
         command: ReleaseCommand,
     ) -> Result<FinishReply, ServiceError> {
         let reason = command.reason;
-        let (reply, ticket) = self.finish(tenant, command.id, &Ending::Release(reason)).await?;
+        let ending = Ending::Release(reason, FinishedBy::Caller);
+        let (reply, ticket) = self.finish(tenant, command.id, &ending).await?;
         self.recorded(ticket).await?;
         Ok(reply)
     }
@@ -61,7 +62,8 @@ impl Service {
         match &command.usage {
             SettleUsage::Unknown => self.finish(tenant, command.id, &Ending::Unknown).await,
             SettleUsage::Reported { reported, amounts } => {
-                self.finish(tenant, command.id, &Ending::Usage { reported, amounts }).await
+                let by = FinishedBy::Caller;
+                self.finish(tenant, command.id, &Ending::Usage { reported, amounts, by }).await
             }
         }
     }
@@ -88,10 +90,16 @@ impl Service {
         }
     }
 
-    async fn finish(&self, tenant: &Tenant, id: HoldId, ending: &Ending<'_>) -> Ended {
+    /// Ends a hold, or tells why not; the step is on record once the ticket
+    /// resolves.
+    pub(super) async fn finish(&self, tenant: &Tenant, id: HoldId, ending: &Ending<'_>) -> Ended {
         let Some(hold) = self.current_hold(tenant, id).await? else {
             return Ok((FinishReply::NotFound, Unrecorded(None)));
         };
+        let now = tenant.now();
+        if ending.by() != FinishedBy::Caller && hold.state(now) == HoldState::Held {
+            return Ok((FinishReply::NotInDoubt(hold, now), Unrecorded(None)));
+        }
         // What has finished is told first, whatever the figures.
         let may_settle = !hold.is_finished() || ended_by_rule(&hold);
         if may_settle
@@ -101,14 +109,23 @@ impl Service {
             return Ok((FinishReply::UsageImplausible { field, max }, Unrecorded(None)));
         }
         if !hold.is_finished() {
-            let outcome =
-                self.finish_with(tenant, &hold, ending.how(self, tenant, &hold).await?, None).await?;
-            if !matches!(outcome.0, engine::Finished::NotOpen) {
+            let how = ending.how(self, tenant, &hold).await?;
+            let outcome = self.finish_with(tenant, &hold, how, None).await?;
+            let is_over = match &outcome.0 {
+                engine::Finished::NotOpen => true,
+                engine::Finished::Already(hold) => ended_by_rule(hold),
+                _ => false,
+            };
+            if !is_over {
                 return self.ended(tenant, ending, outcome).await;
             }
         }
-        // It is finished on record. What a rule ended takes one correction;
-        // correctors of a hold wait for each other.
+        self.correct(tenant, id, ending).await
+    }
+
+    /// The hold is finished. What a rule ended takes one correction; those who
+    /// would correct a hold wait for each other.
+    async fn correct(&self, tenant: &Tenant, id: HoldId, ending: &Ending<'_>) -> Ended {
         let _turn = self.turn(id).await;
         let Some(hold) = self.find_hold(tenant, id).await? else {
             return Ok((FinishReply::NotFound, Unrecorded(None)));
@@ -174,6 +191,7 @@ impl Service {
             engine::Finished::HasProgress(hold) => {
                 Ok((FinishReply::HasProgress(hold, now), Unrecorded(None)))
             }
+            engine::Finished::NotInDoubt(hold) => Ok((FinishReply::NotInDoubt(hold, now), Unrecorded(None))),
             engine::Finished::NotOpen => Ok((FinishReply::NotFound, Unrecorded(None))),
         }
     }
@@ -237,19 +255,38 @@ impl Service {
     }
 }
 
-/// How a caller ends a hold.
-enum Ending<'a> {
-    Usage { reported: &'a Reported, amounts: &'a [(Label, u64)] },
-    Release(ReleaseReason),
+/// How somebody ends a hold.
+pub(super) enum Ending<'a> {
+    Usage {
+        reported: &'a Reported,
+        amounts: &'a [(Label, u64)],
+        by: FinishedBy,
+    },
+    /// Exactly what was reserved is charged.
+    Reserved(FinishedBy),
+    Release(ReleaseReason, FinishedBy),
     Unknown,
 }
 
 impl Ending<'_> {
-    async fn how(&self, service: &Service, tenant: &Tenant, hold: &Hold) -> Result<How, ServiceError> {
+    fn by(&self) -> FinishedBy {
+        match self {
+            Self::Usage { by, .. } | Self::Reserved(by) | Self::Release(_, by) => *by,
+            Self::Unknown => FinishedBy::Caller,
+        }
+    }
+
+    pub(super) async fn how(
+        &self,
+        service: &Service,
+        tenant: &Tenant,
+        hold: &Hold,
+    ) -> Result<How, ServiceError> {
         Ok(match self {
             Self::Unknown => How::Doubt,
-            Self::Release(reason) => How::Release { reason: *reason, by: FinishedBy::Caller },
-            Self::Usage { reported, amounts } => {
+            Self::Release(reason, by) => How::Release { reason: *reason, by: *by },
+            Self::Reserved(by) => How::Settle(Box::new(charge_reserved(hold, *by))),
+            Self::Usage { reported, amounts, by } => {
                 let mut reported = Reported::clone(reported);
                 let models = service.models_of(tenant, hold).await?;
                 reported.model = served(&reported, hold, |model| models.canonical(model));
@@ -258,7 +295,7 @@ impl Ending<'_> {
                 How::Settle(Box::new(Settlement {
                     at: hold.created_at,
                     late: false,
-                    by: FinishedBy::Caller,
+                    by: *by,
                     counted,
                     amounts: corrected(&hold.amounts, amounts),
                     reported,
@@ -271,11 +308,17 @@ impl Ending<'_> {
     fn repeats(&self, hold: &Hold, now: Millis, models: &Models) -> bool {
         match (self, &hold.stage) {
             (Self::Unknown, _) => hold.state(now) == HoldState::InDoubt,
-            (Self::Release(_), Stage::Released { by, .. }) => *by == FinishedBy::Caller,
-            (Self::Usage { reported, .. }, Stage::Settled(settled)) => {
+            (Self::Release(_, by), Stage::Released { by: ended_by, .. }) => by == ended_by,
+            (Self::Reserved(by), Stage::Settled(settled)) => {
+                let charged = charge_reserved(hold, *by);
+                settled.by == *by
+                    && settled.counted == charged.counted
+                    && settled.reported == charged.reported
+            }
+            (Self::Usage { reported, by, .. }, Stage::Settled(settled)) => {
                 let model = served(reported, hold, |model| models.canonical(model));
                 let same_model = model == settled.reported.model;
-                settled.by == FinishedBy::Caller
+                settled.by == *by
                     && settled.reported.input_tokens == reported.input_tokens
                     && settled.reported.output_tokens == reported.output_tokens
                     && settled.reported.cache_read_tokens == reported.cache_read_tokens
@@ -283,6 +326,28 @@ impl Ending<'_> {
             }
             _ => false,
         }
+    }
+}
+
+/// Exactly what was reserved.
+pub(super) fn charge_reserved(hold: &Hold, by: FinishedBy) -> Settlement {
+    Settlement {
+        at: hold.created_at,
+        late: true,
+        by,
+        reported: reported_of(hold, hold.reserved.output_tokens),
+        counted: hold.reserved,
+        amounts: hold.amounts.clone(),
+    }
+}
+
+/// The reserved input, and so much output.
+pub(super) fn reported_of(hold: &Hold, output_tokens: u64) -> Reported {
+    Reported {
+        input_tokens: hold.reserved.input_tokens,
+        output_tokens,
+        model: hold.model.clone(),
+        ..Reported::default()
     }
 }
 

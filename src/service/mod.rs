@@ -10,6 +10,7 @@ pub mod catalog_writes;
 mod charging;
 pub mod clock;
 pub mod commands;
+pub mod doubt;
 pub mod error;
 mod extending;
 #[cfg(test)]
@@ -26,7 +27,7 @@ pub mod keys;
 mod public_key;
 mod quota;
 mod random;
-mod reason;
+pub mod reason;
 pub mod records;
 pub mod registry;
 pub mod settings;

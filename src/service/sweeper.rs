@@ -9,13 +9,16 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use super::finishing::count;
+use super::catalog_writes::Versioned;
+use super::doubt::Pages;
+use super::finishing::{Ending, reported_of};
 use super::settings::Resolution;
 use super::{Service, ServiceError, Tenant, Unrecorded};
-use crate::domain::hold::{FinishedBy, Hold, ReleaseReason, Reported, Settlement};
-use crate::domain::ids::{HoldId, Name};
+use crate::domain::document::Node;
+use crate::domain::hold::{FinishedBy, Hold, ReleaseReason};
+use crate::domain::ids::HoldId;
 use crate::domain::time::Millis;
-use crate::engine::{Finished, How};
+use crate::ledger::DoubtFilter;
 
 /// How often doubtful holds are looked for.
 const EVERY: Duration = Duration::from_secs(5);
@@ -23,8 +26,8 @@ const EVERY: Duration = Duration::from_secs(5);
 const ROUNDS_PER_SWEEP: u32 = 12;
 /// Rounds between two looks for counters that are too old: about an hour.
 const ROUNDS_PER_PRUNING: u32 = 720;
-/// Holds resolved in one go.
-const AT_ONCE: u32 = 500;
+/// Pages of due holds that a change of settings waits for: 10,000 holds.
+const PAGES_AT_ONCE: u32 = 20;
 
 impl Service {
     /// Starts sweeping; abort the task to stop.
@@ -67,26 +70,52 @@ impl Service {
         Ok(now)
     }
 
+    /// Changes settings. A new rule for what is in doubt holds for what is in
+    /// doubt already: much of that is resolved here, the rest by the sweep.
+    pub async fn put_settings(
+        &self,
+        tenant: &Arc<Tenant>,
+        body: &Node<'_>,
+        expected: Option<u32>,
+        by: &str,
+    ) -> Result<Versioned, ServiceError> {
+        let rule = tenant.catalog().settings.in_doubt_after;
+        let written = self.registry.put_settings(tenant, body, expected, by).await?;
+        if tenant.catalog().settings.in_doubt_after != rule
+            && let Err(error) = self.resolve_due_pages(tenant, PAGES_AT_ONCE).await
+        {
+            // The settings are on record all the same.
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(tenant.id = %tenant.id, error, "cannot resolve holds in doubt");
+        }
+        Ok(written)
+    }
+
     /// Resolves every hold of a tenant that has been in doubt for as long as
     /// its rule allows. Returns how many.
     pub async fn resolve_due(&self, tenant: &Tenant) -> Result<u32, ServiceError> {
+        self.resolve_due_pages(tenant, u32::MAX).await
+    }
+
+    async fn resolve_due_pages(&self, tenant: &Tenant, most: u32) -> Result<u32, ServiceError> {
+        let mut pages = Pages::of(tenant, DoubtFilter::default(), self.due_before(tenant), None);
         let mut resolved = 0;
-        loop {
-            let due = self.due_before(tenant);
-            let holds = self.ledger.doubtful(tenant.number, due, AT_ONCE).await?;
-            let found = holds.len() as u32;
+        for _ in 0..most {
+            let Some(holds) = pages.next(self).await? else { break };
+            let mut ended = Vec::with_capacity(holds.len());
             for hold in holds {
-                self.resolve_by_rule(tenant, &Arc::new(hold)).await?;
+                ended.extend(self.end_by_rule(tenant, &Arc::new(hold)).await?);
             }
-            resolved += found;
-            if found < AT_ONCE {
-                return Ok(resolved);
+            for (_, ticket) in ended {
+                self.recorded(ticket).await?;
+                resolved += 1;
             }
         }
+        Ok(resolved)
     }
 
     /// What came into doubt by then is due now.
-    fn due_before(&self, tenant: &Tenant) -> Millis {
+    pub(super) fn due_before(&self, tenant: &Tenant) -> Millis {
         let hours = tenant.catalog().settings.in_doubt_after.hours;
         tenant.now().plus_ms(-i64::from(hours) * 3_600_000)
     }
@@ -100,49 +129,26 @@ impl Service {
         let Some(hold) = self.find_hold(tenant, id).await? else { return Ok(None) };
         match hold.doubtful_from() {
             Some(since) if since <= self.due_before(tenant) => {
-                self.resolve_by_rule(tenant, &hold).await?;
+                if let Some((_, ticket)) = self.end_by_rule(tenant, &hold).await? {
+                    self.recorded(ticket).await?;
+                }
                 self.find_hold(tenant, id).await
             }
             _ => Ok(Some(hold)),
         }
     }
 
-    async fn resolve_by_rule(&self, tenant: &Tenant, hold: &Arc<Hold>) -> Result<(), ServiceError> {
-        let how = match tenant.catalog().settings.in_doubt_after.then {
-            Resolution::Release => How::Release { reason: ReleaseReason::NotSent, by: FinishedBy::Rule },
-            Resolution::Charge => How::Settle(Box::new(charge_reserved(hold))),
-            Resolution::Progress => {
-                let models = self.models_of(tenant, hold).await?;
-                let prices = models.prices(hold.model.as_ref().map(Name::as_str));
-                let reported = report(hold, hold.progress);
-                let counted = count(&reported, hold.cache_read_weight, prices);
-                How::Settle(Box::new(Settlement { counted, reported, ..charge_reserved(hold) }))
-            }
+    async fn end_by_rule(
+        &self,
+        tenant: &Tenant,
+        hold: &Arc<Hold>,
+    ) -> Result<Option<(Arc<Hold>, Unrecorded)>, ServiceError> {
+        let progress = reported_of(hold, hold.progress);
+        let ending = match tenant.catalog().settings.in_doubt_after.then {
+            Resolution::Release => Ending::Release(ReleaseReason::NotSent, FinishedBy::Rule),
+            Resolution::Charge => Ending::Reserved(FinishedBy::Rule),
+            Resolution::Progress => Ending::Usage { reported: &progress, amounts: &[], by: FinishedBy::Rule },
         };
-        if let (Finished::Done { ticket, .. }, _) = self.finish_with(tenant, hold, how, None).await? {
-            self.recorded(Unrecorded(Some(ticket))).await?;
-        }
-        Ok(())
-    }
-}
-
-/// Charges exactly what was reserved.
-fn charge_reserved(hold: &Hold) -> Settlement {
-    Settlement {
-        at: hold.created_at,
-        late: true,
-        by: FinishedBy::Rule,
-        reported: report(hold, hold.reserved.output_tokens),
-        counted: hold.reserved,
-        amounts: hold.amounts.clone(),
-    }
-}
-
-fn report(hold: &Hold, output_tokens: u64) -> Reported {
-    Reported {
-        input_tokens: hold.reserved.input_tokens,
-        output_tokens,
-        model: hold.model.clone(),
-        ..Reported::default()
+        self.end_doubt(tenant, hold, &ending).await
     }
 }

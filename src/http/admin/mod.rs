@@ -5,6 +5,7 @@
 
 pub mod capacity;
 pub mod clock;
+pub mod doubts;
 pub mod keys;
 pub mod models;
 pub mod plans;

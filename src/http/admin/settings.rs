@@ -32,6 +32,5 @@ pub async fn put(mut call: Call) -> Answer {
     let body = call.body().await?;
     let node = Node::from_json(&body).map_err(|fault| Problem::invalid(vec![fault]))?;
     let expected = call.expected_version()?;
-    let registry = &call.service().registry;
-    Ok(versioned(&registry.put_settings(call.tenant()?, &node, expected, &call.author()).await?))
+    Ok(versioned(&call.service().put_settings(call.tenant()?, &node, expected, &call.author()).await?))
 }

@@ -20,6 +20,7 @@ pub enum Kind {
     AlreadyFinished,
     HasProgress,
     LeaseEnded,
+    NotInDoubt,
     UsageImplausible,
     UnknownUser,
     UnknownPlan,
@@ -108,6 +109,8 @@ catalogue! {
         "Output was reported for this hold, so the vendor did work: settle it with what was used, or with `{\"usage\":\"unknown\"}`.";
     LeaseEnded "lease_ended" 409 false "Lease ended"
         "The hold's lease is over, or it reached `max_hold_seconds`. It can no longer be extended, but it can still be settled or released.";
+    NotInDoubt "not_in_doubt" 409 false "Not in doubt"
+        "Only a hold in doubt can be resolved, and this one's lease runs: its call may still be under way. Wait until the lease ends, or let the backend settle or release it.";
     UsageImplausible "usage_implausible" 422 false "Usage implausible"
         "A reported figure is above the setting `max_tokens_per_call`. Nothing was changed and the hold is still open: send the real figures, or `{\"usage\":\"unknown\"}`.";
     UnknownUser "unknown_user" 404 false "Unknown user"

@@ -5,9 +5,11 @@
 mod admin;
 mod calls;
 mod catalog;
+mod doubts;
 mod records;
 
 pub use admin::*;
 pub use calls::*;
 pub use catalog::*;
+pub use doubts::*;
 pub use records::*;

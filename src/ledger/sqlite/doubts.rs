@@ -66,7 +66,7 @@ impl SqliteLedger {
         }
     }
 
-    pub(super) async fn doubtful_holds(
+    async fn doubtful_holds(
         &self,
         tenant: TenantRef,
         user: Option<&UserId>,

@@ -199,10 +199,6 @@ impl Ledger for SqliteLedger {
         .boxed()
     }
 
-    fn doubtful(&self, tenant: TenantRef, before: Millis, limit: u32) -> Answer<'_, Vec<Hold>> {
-        self.doubtful_holds(tenant, None, None, before, limit).boxed()
-    }
-
     fn doubts(&self, tenant: TenantRef, query: DoubtQuery) -> Answer<'_, DoubtPage> {
         self.doubtful_page(tenant, query).boxed()
     }

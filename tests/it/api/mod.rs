@@ -4,6 +4,7 @@ mod batches;
 mod buckets;
 mod capacity;
 mod days;
+mod doubt;
 mod endings;
 mod idempotency;
 mod identity;

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use super::super::{Portions, inspect};
 use super::*;
-use crate::ledger::{Ledger, LedgerError};
+use crate::ledger::{DoubtFilter, DoubtQuery, Ledger, LedgerError};
 
 async fn refusal(path: &Path) -> String {
     match SqliteLedger::open(path, Durability::Commit).await {
@@ -92,7 +92,9 @@ async fn a_damaged_file_is_reported_and_never_panics() {
         };
         let key = AccountKey { tenant: TENANT, scope: Scope::User, owner: "u_1".into() };
         let faulty = ledger.account(key, Millis(0)).await.is_err();
-        let faulty = ledger.doubtful(TENANT, Millis(i64::MAX), 1000).await.is_err() || faulty;
+        let now = Millis(i64::MAX);
+        let query = DoubtQuery { now, filter: DoubtFilter::default(), after: None, limit: 1000 };
+        let faulty = ledger.doubts(TENANT, query).await.is_err() || faulty;
         let faulty = ledger.commit(vec![change("u_1", 1)]).await.is_err() || faulty;
         faults += usize::from(faulty);
         ledger.close().await;

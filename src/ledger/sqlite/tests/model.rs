@@ -52,13 +52,6 @@ impl Model {
         let open = self.holds.values().filter(|hold| !hold.is_finished()).filter(is_theirs);
         open.map(|hold| hold.id).collect()
     }
-
-    fn doubtful(&self, before: Millis, limit: usize) -> Vec<HoldId> {
-        let since = self.holds.values().filter_map(|hold| Some((hold.doubtful_from()?, hold.id)));
-        let mut all: Vec<_> = since.filter(|(from, _)| *from <= before).collect();
-        all.sort();
-        all.into_iter().map(|(_, id)| id).take(limit).collect()
-    }
 }
 
 fn key(scope: Scope, owner: &str) -> AccountKey {
@@ -161,10 +154,6 @@ impl World {
             }
             4 => {
                 let before = Millis(self.random.below(self.next as u64 + 20) as i64);
-                let limit = self.random.below(5) as usize;
-                let found = ledger.doubtful(TENANT, before, limit as u32).await.unwrap();
-                let ids: Vec<_> = found.iter().map(|hold| hold.id).collect();
-                assert_eq!(ids, model.doubtful(before, limit));
                 self.look_at_doubts(ledger, before).await;
             }
             _ => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use apportion::domain::hold::{Hold, Stage};
 use apportion::domain::ids::HoldId;
 use apportion::domain::plan::Scope;
-use apportion::ledger::Ledger;
+use apportion::ledger::{DoubtFilter, DoubtQuery, Ledger};
 
 use super::Room;
 use super::samples::*;
@@ -141,8 +141,8 @@ pub async fn holds_in_doubt_come_oldest_first(room: impl Room) {
     commit(&*ledger, &[late.clone(), lease_over.clone(), done, early.clone(), hold("u_4", 5)]).await;
 
     let find = async |before: i64, limit: u32| -> Vec<HoldId> {
-        let holds = ledger.doubtful(TENANT, at(before), limit).await.unwrap();
-        holds.iter().map(|hold| hold.id).collect()
+        let query = DoubtQuery { now: at(before), filter: DoubtFilter::default(), after: None, limit };
+        ledger.doubts(TENANT, query).await.unwrap().holds.iter().map(|hold| hold.id).collect()
     };
     assert_eq!(find(1000, 10).await, [early.id, lease_over.id, late.id]);
     assert_eq!(find(1000, 2).await, [early.id, lease_over.id]);

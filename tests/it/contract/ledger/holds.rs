@@ -4,7 +4,7 @@ use std::task::{Context, Poll, Waker};
 
 use apportion::domain::hold::Hold;
 use apportion::domain::plan::Scope;
-use apportion::ledger::{Change, Ledger, LedgerError, User};
+use apportion::ledger::{Change, DoubtFilter, DoubtQuery, Ledger, LedgerError, User};
 
 use super::Room;
 use super::samples::*;
@@ -147,7 +147,9 @@ pub async fn a_hold_belongs_to_its_tenant(room: impl Room) {
     assert_eq!(ledger.hold(OTHER, mine.id).await.unwrap(), None);
     let mark = mine.request.clone().unwrap();
     assert_eq!(ledger.hold_by_request(OTHER, mine.user.clone(), mark.id).await.unwrap(), None);
-    assert_eq!(ledger.doubtful(OTHER, at(i64::from(i32::MAX)), 10).await.unwrap(), []);
+    let query =
+        DoubtQuery { now: at(i64::from(i32::MAX)), filter: DoubtFilter::default(), after: None, limit: 10 };
+    assert_eq!(ledger.doubts(OTHER, query).await.unwrap().holds, []);
     for scope in [Scope::User, Scope::Org, Scope::Tenant, Scope::Pool] {
         for owner in ["u_42", "acme/eu", "default", ""] {
             let other = apportion::domain::charge::AccountKey { tenant: OTHER, ..key(scope, owner) };

@@ -1,0 +1,598 @@
+//! What admins do about holds in doubt.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, Row};
+
+use crate::harness::compare::assert_has;
+use crate::harness::sheets::Sheet;
+use crate::harness::{Reply, Tenant, number_from_env, percent};
+
+/// What a resolve says: the action, with figures where it has some.
+fn action(what: &str) -> Value {
+    match what {
+        "settle" => {
+            json!({"action": "settle", "input_tokens": 1000, "output_tokens": 200, "reason": "billed"})
+        }
+        other => json!({"action": other, "reason": "as agreed"}),
+    }
+}
+
+async fn resolve(t: &Tenant, hold: &str, body: &Value) -> Reply {
+    t.post(&format!("/v1/admin/holds/{hold}/resolve"), body).await
+}
+
+async fn resolve_all(t: &Tenant, query: &str, body: Value) -> Reply {
+    t.post(&format!("/v1/admin/holds/resolve{query}"), &body).await
+}
+
+/// The ids of all holds in doubt, page by page.
+async fn listed(t: &Tenant, query: &str, limit: usize) -> Vec<String> {
+    let mut ids = Vec::new();
+    let mut cursor = String::new();
+    loop {
+        let page = t.get(&format!("/v1/admin/holds?limit={limit}{query}{cursor}")).await.ok();
+        let rows = page["data"].as_array().expect("rows");
+        assert!(rows.len() <= limit);
+        assert!(rows.iter().all(|row| row["state"] == "in_doubt"), "{page}");
+        ids.extend(rows.iter().map(|row| row["id"].as_str().expect("an id").to_owned()));
+        let Some(next) = page["next_cursor"].as_str() else { return ids };
+        cursor = format!("&cursor={}", percent(next));
+    }
+}
+
+/// The rows `hold.resolve` that this tenant's admins left in the audit: target, before, after, reason.
+async fn audited(t: &Tenant) -> Vec<(String, Value, Value, String)> {
+    let path = t.server.data.join("apportion.db");
+    let mut file = SqliteConnectOptions::new().filename(path).read_only(true).connect().await.unwrap();
+    let text = "SELECT target, old, new, reason FROM audit WHERE action = 'hold.resolve'
+                AND tenant = (SELECT number FROM tenants WHERE id = $1) ORDER BY number";
+    let rows = sqlx::query(text).bind(&t.id).fetch_all(&mut file).await.unwrap();
+    let json = |text: &str| serde_json::from_str(text).unwrap();
+    rows.iter().map(|row| (row.get(0), json(row.get(1)), json(row.get(2)), row.get(3))).collect()
+}
+
+fn sheet() -> Sheet {
+    Sheet::new().mt(10_000).dr(5).ob(5000, 1).cc(2)
+}
+
+/// A hold of 1000 in and 3000 out whose lease is over since a second.
+async fn doubtful(t: &Tenant, user: &str) -> String {
+    let hold = t.ask_for(user, 1000, 3000, 60).await.hold_id();
+    t.pass(61_000).await;
+    hold
+}
+
+#[tokio::test]
+async fn a_hold_whose_caller_died_is_kept_until_an_admin_ends_it() {
+    for (what, used, requests, output) in
+        [("charge", 4000, 1, 2000), ("release", 0, 0, 5000), ("settle", 1200, 1, 4800)]
+    {
+        let t = Tenant::with(sheet()).await;
+        let hold = doubtful(&t, "u").await;
+        assert_has(&t.left("u", "tokens_per_month").await, &json!({"remaining": 6000, "held": 4000}));
+        assert_has(&t.left("u", "concurrency").await, &json!({"in_use": 0, "remaining": 2}));
+        t.ask("u", 4000, 6000).await.refused(413, "exceeds_capacity");
+        t.ask("u", 6001, 0).await.refused(429, "monthly_quota_exhausted");
+
+        let resolved = resolve(&t, &hold, &action(what)).await.ok();
+        let state = if what == "release" { "released" } else { "settled" };
+        assert_has(&resolved["hold"], &json!({"state": state, "late": true, "resolved_by": "admin"}));
+        assert_has(&t.left("u", "tokens_per_month").await, &json!({"used": used, "held": 0}));
+        assert_has(&t.left("u", "requests_per_day").await, &json!({"used": requests}));
+        assert_has(&t.left("u", "output_tokens_per_minute").await, &json!({"remaining": output}));
+        assert_has(&t.left("u", "concurrency").await, &json!({"in_use": 0}));
+        assert_eq!(listed(&t, "", 10).await, Vec::<String>::new());
+        // The same again changes nothing.
+        let again = resolve(&t, &hold, &action(what)).await;
+        assert_eq!(again.header("idempotency-replayed"), Some("true"));
+        assert_eq!(again.ok()["hold"], resolved["hold"]);
+        assert_has(&t.left("u", "tokens_per_month").await, &json!({"used": used, "held": 0}));
+    }
+}
+
+#[tokio::test]
+async fn an_admins_figures_are_priced_as_of_the_admission_and_weighed_by_its_plan() {
+    let credits = json!({"name": "credits", "kind": "window", "meter": "credits", "period": "month", "limit": 1_000_000});
+    let t =
+        Tenant::with(Sheet::new().limit(credits).mt(100_000).field("cache_read_weight", json!(0.1))).await;
+    let price =
+        |input: u64| json!([{"id": "m", "aliases": ["alias"], "input": input, "output": 0, "cache_read": 0}]);
+    t.put_models(&price(1_000_000)).await.ok();
+    let check = json!({"user": "u", "model": "alias", "input_tokens": 2000, "max_output_tokens": 0, "lease_seconds": 60});
+    let hold = t.check(check).await.hold_id();
+    t.put_models(&price(9_000_000)).await.ok();
+    t.pass(60_000).await;
+    assert_eq!(listed(&t, "&model=alias", 10).await, [hold.clone()]);
+    let body = json!({"action": "settle", "input_tokens": 1000, "output_tokens": 0, "cache_read_tokens": 900, "reason": "x"});
+    let resolved = resolve(&t, &hold, &body).await.ok();
+    assert_has(&resolved["hold"]["counted"], &json!({"input_tokens": 190, "credits": 100}));
+    assert_eq!(t.left("u", "credits").await["used"], 100);
+}
+
+#[tokio::test]
+async fn only_what_is_in_doubt_can_be_resolved() {
+    let t = Tenant::with(sheet()).await;
+    let hold = t.ask_for("u", 1000, 3000, 60).await.hold_id();
+    t.pass(59_999).await;
+    for what in ["charge", "release", "settle"] {
+        let refused = resolve(&t, &hold, &action(what)).await.refused(409, "not_in_doubt");
+        assert_eq!(refused.body["hold"]["state"], "held");
+    }
+    assert_has(&t.left("u", "tokens_per_month").await, &json!({"held": 4000}));
+    assert_eq!(audited(&t).await, [], "nothing was resolved");
+    t.pass(1).await;
+    resolve(&t, &hold, &action("release")).await.ok();
+}
+
+/// Brings a hold of 1000 in and 3000 out into a state.
+async fn hold_in(state: &str) -> (Tenant, String) {
+    let t = Tenant::with(Sheet::new().mt(1_000_000)).await;
+    if let Some(then) = state.strip_prefix("ruled ") {
+        t.put_settings(json!({"in_doubt_after": {"hours": 1, "then": then}})).await.ok();
+    }
+    let hold = t.ask_for("u", 1000, 3000, 60).await.hold_id();
+    match state.split_once(' ').unwrap_or((state, "")) {
+        ("held", _) => {}
+        ("unknown", _) => drop(t.settle(&hold, json!({"usage": "unknown"})).await.ok()),
+        ("settled", _) => drop(t.finish(&hold, 1000, 200).await.ok()),
+        ("released", _) => drop(t.release(&hold).await.ok()),
+        ("expired", _) => t.pass(60_000).await,
+        ("ruled", _) => t.pass(60_000 + 3_600_000).await,
+        ("resolved", what) => {
+            t.pass(60_000).await;
+            resolve(&t, &hold, &action(what)).await.ok();
+        }
+        other => panic!("{other:?}"),
+    }
+    (t, hold)
+}
+
+#[tokio::test]
+async fn every_state_answers_every_operation_as_written() {
+    const OPERATIONS: [&str; 7] =
+        ["settle", "release", "unknown", "extend", "admin charge", "admin release", "admin settle"];
+    const F: &str = "409 already_finished";
+    const L: &str = "409 lease_ended";
+    const D: &str = "409 not_in_doubt";
+    // The figures of `settle` and `admin settle` are the same.
+    let expected: [(&str, [&str; 7]); 11] = [
+        ("held", ["200", "200", "200", "200", D, D, D]),
+        ("expired", ["200", "200", "200", L, "200", "200", "200"]),
+        ("unknown", ["200", "200", "200", L, "200", "200", "200"]),
+        ("settled", ["200", F, F, F, F, F, F]),
+        ("released", [F, "200", F, F, F, F, F]),
+        ("ruled charge", ["200", "200", F, F, "200", "200", "200"]),
+        ("ruled release", ["200", "200", F, F, "200", "200", "200"]),
+        ("ruled progress", ["200", "200", F, F, "200", "200", "200"]),
+        ("resolved charge", [F, F, F, F, "200", F, F]),
+        ("resolved release", [F, F, F, F, F, "200", F]),
+        ("resolved settle", [F, F, F, F, F, F, "200"]),
+    ];
+    for (state, answers) in expected {
+        for (operation, answer) in OPERATIONS.iter().zip(answers) {
+            let (t, hold) = hold_in(state).await;
+            let before = t.left("u", "tokens_per_month").await;
+            let reply = match *operation {
+                "settle" => t.finish(&hold, 1000, 200).await,
+                "release" => t.release(&hold).await,
+                "unknown" => t.settle(&hold, json!({"usage": "unknown"})).await,
+                "extend" => t.extend(&hold, json!({})).await,
+                other => resolve(&t, &hold, &action(other.trim_start_matches("admin "))).await,
+            };
+            let told = format!("{} {}", reply.status, reply.code());
+            assert_eq!(told.trim(), answer, "{operation} of a hold that is {state}: {}", reply.text);
+            if answer != "200" {
+                assert!(reply.body["hold"]["state"].is_string(), "{}", reply.text);
+                assert_eq!(t.left("u", "tokens_per_month").await, before, "{operation}, {state}");
+            }
+            let used = match *operation {
+                "settle" | "admin settle" => 1200,
+                "admin charge" => 4000,
+                _ => 0,
+            };
+            if answer == "200" && !["unknown", "extend"].contains(operation) {
+                let left = t.left("u", "tokens_per_month").await;
+                assert_has(&left, &json!({"used": used, "held": 0}));
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_the_rule_ended_takes_one_correction_by_whom_ever() {
+    for then in ["charge", "release", "progress"] {
+        for what in ["charge", "release", "settle"] {
+            let (t, hold) = hold_in(&format!("ruled {then}")).await;
+            let resolved = resolve(&t, &hold, &action(what)).await.ok();
+            assert_eq!(resolved["hold"]["resolved_by"], "admin", "{then}, {what}");
+            let left = t.left("u", "tokens_per_month").await;
+            t.finish(&hold, 1, 1).await.refused(409, "already_finished");
+            t.release(&hold).await.refused(409, "already_finished");
+            for other in ["charge", "release", "settle"].iter().filter(|other| **other != what) {
+                resolve(&t, &hold, &action(other)).await.refused(409, "already_finished");
+            }
+            t.pass(3_600_000).await;
+            assert_eq!(t.left("u", "tokens_per_month").await["used"], left["used"], "{then}, {what}");
+        }
+        let (t, hold) = hold_in(&format!("ruled {then}")).await;
+        t.finish(&hold, 1, 1).await.ok();
+        resolve(&t, &hold, &action("release")).await.refused(409, "already_finished");
+        assert_has(&t.left("u", "tokens_per_month").await, &json!({"used": 2, "held": 0}));
+    }
+}
+
+#[tokio::test]
+async fn a_new_rule_holds_for_what_is_in_doubt_already() {
+    for (then, used) in [("charge", 4000), ("release", 0), ("progress", 1250)] {
+        let t = Tenant::with(Sheet::new().mt(10_000)).await;
+        let hold = t.ask_for("u", 1000, 3000, 60).await.hold_id();
+        t.extend(&hold, json!({"output_tokens_so_far": 250, "lease_seconds": 60})).await.ok();
+        t.pass(60_000 + 2 * 3_600_000).await;
+        assert_eq!(listed(&t, "", 10).await, [hold.clone()]);
+        t.put_settings(json!({"in_doubt_after": {"hours": 3, "then": then}})).await.ok();
+        assert_has(&t.left("u", "tokens_per_month").await, &json!({"used": 0, "held": 4000}));
+        t.put_settings(json!({"in_doubt_after": {"hours": 2, "then": then}})).await.ok();
+        assert_has(&t.left("u", "tokens_per_month").await, &json!({"used": used, "held": 0}));
+        assert_eq!(listed(&t, "", 10).await, Vec::<String>::new());
+        assert_eq!(t.hold(&hold).await.ok()["hold"]["resolved_by"], "rule");
+    }
+}
+
+#[tokio::test]
+async fn figures_beyond_belief_are_refused_of_an_admin_too() {
+    let t = Tenant::with(sheet()).await;
+    t.put_settings(json!({"max_tokens_per_call": 100_000})).await.ok();
+    let hold = doubtful(&t, "u").await;
+    let body = |input: u64, cached: u64| json!({"action": "settle", "input_tokens": input, "output_tokens": 10, "cache_read_tokens": cached, "reason": "x"});
+    let refused = resolve(&t, &hold, &body(9_007_199_254_740_991, 0)).await.refused(422, "usage_implausible");
+    assert_eq!(refused.body["max"], 100_000);
+    assert_has(&t.left("u", "tokens_per_month").await, &json!({"used": 0, "held": 4000}));
+    resolve(&t, &hold, &body(100_000, 100_000)).await.ok();
+    // What is told of a hold that has finished is that.
+    resolve(&t, &hold, &body(9_007_199_254_740_991, 0)).await.refused(409, "already_finished");
+}
+
+#[tokio::test]
+async fn bodies_that_say_too_much_or_too_little_change_nothing() {
+    let t = Tenant::with(sheet()).await;
+    let hold = doubtful(&t, "u").await;
+    let pointers = |reply: Reply| -> Vec<String> {
+        let reply = reply.refused(400, "invalid_request");
+        let errors = reply.body["errors"].as_array().unwrap().iter();
+        errors.map(|error| error["pointer"].as_str().unwrap().to_owned()).collect()
+    };
+    for (body, expected) in [
+        (json!({}), &["/action", "/reason"][..]),
+        (json!({"action": "burn", "reason": "x"}), &["/action"]),
+        (json!({"action": "charge"}), &["/reason"]),
+        (json!({"action": "charge", "reason": " "}), &["/reason"]),
+        (
+            json!({"action": "charge", "input_tokens": 1, "output_tokens": 1, "reason": "x"}),
+            &["/input_tokens", "/output_tokens"],
+        ),
+        (
+            json!({"action": "settle", "output_tokens": -1, "reason": "x"}),
+            &["/input_tokens", "/output_tokens"],
+        ),
+        (
+            json!({"action": "settle", "input_tokens": 1, "output_tokens": 1, "cache_read_tokens": 2, "reason": "x"}),
+            &["/cache_read_tokens"],
+        ),
+        (json!({"action": "release", "model": "m", "reason": "x"}), &["/model"]),
+    ] {
+        assert_eq!(pointers(resolve(&t, &hold, &body).await), expected, "{body}");
+    }
+    for (query, body, expected) in [
+        ("", json!({}), &["/action", "/reason"][..]),
+        (
+            "",
+            json!({"action": "settle", "input_tokens": 1, "output_tokens": 1, "reason": "x"}),
+            &["/action", "/input_tokens", "/output_tokens"],
+        ),
+        ("", json!({"action": "charge", "user": "u"}), &["/reason"]),
+        (
+            "",
+            json!({"action": "charge", "reason": "x", "state": "held", "user": "", "model": "?", "feature": "A", "from": "now"}),
+            &["/state", "/user", "/model", "/feature", "/from"],
+        ),
+        (
+            "?state=settled&user=%00&to=x",
+            json!({"action": "charge", "reason": "x"}),
+            &["/state", "/to", "/user"],
+        ),
+        ("?user=u", json!({"action": "charge", "reason": "x", "user": "v"}), &["/user"]),
+        ("?from=2026-03-10", json!({"action": "charge", "reason": "x", "from": "2026-03-11"}), &["/from"]),
+        ("?from=2026-03-10", json!({"action": "charge", "reason": "x", "to": "2026-03-09"}), &["/to"]),
+    ] {
+        assert_eq!(pointers(resolve_all(&t, query, body.clone()).await), expected, "{query} {body}");
+    }
+    for (query, expected) in
+        [("?state=held", &["/state"][..]), ("?cursor=AA&limit=0&from=x", &["/from", "/limit", "/cursor"])]
+    {
+        assert_eq!(pointers(t.get(&format!("/v1/admin/holds{query}")).await), expected, "{query}");
+    }
+    assert_has(&t.left("u", "tokens_per_month").await, &json!({"used": 0, "held": 4000}));
+    assert_eq!(audited(&t).await, []);
+}
+
+#[tokio::test]
+async fn holds_of_others_are_not_there_and_count_as_orphans() {
+    let (t, other) = (Tenant::with(sheet()).await, Tenant::with(sheet()).await);
+    let foreign = doubtful(&other, "u").await;
+    let orphans = async || {
+        let text = t.get("/metrics").await.text;
+        let line = text.lines().find(|line| line.starts_with("apportion_orphan_holds_total"));
+        line.and_then(|line| line.split(' ').nth(1)?.parse::<u64>().ok()).expect("a counter")
+    };
+    let before = orphans().await;
+    for id in [foreign.as_str(), "hold_01890a5d-ac96-774b-bcce-b302099a8057", "nonsense"] {
+        resolve(&t, id, &action("charge")).await.refused(404, "not_found");
+    }
+    assert!(orphans().await >= before + 3);
+    assert_eq!(listed(&t, "", 10).await, Vec::<String>::new());
+    assert_eq!(resolve_all(&t, "", action("charge")).await.ok()["matched"], 0);
+    assert_eq!(listed(&other, "", 10).await, [foreign]);
+}
+
+#[tokio::test]
+async fn only_admins_see_and_resolve() {
+    let t = Tenant::with(sheet()).await;
+    let hold = doubtful(&t, "u").await;
+    let reader = t.client.with_token(&t.token(&["--scope", "admin:read"]));
+    reader.get("/v1/admin/holds").await.ok();
+    let path = format!("/v1/admin/holds/{hold}/resolve");
+    reader.post(&path, &action("charge")).await.refused(403, "forbidden");
+    reader.post("/v1/admin/holds/resolve", &action("charge")).await.refused(403, "forbidden");
+    let backend = t.client.with_token(&t.token(&["--scope", "check quota"]));
+    backend.get("/v1/admin/holds").await.refused(403, "forbidden");
+    backend.post(&path, &action("charge")).await.refused(403, "forbidden");
+}
+
+#[tokio::test]
+async fn the_list_tells_the_oldest_doubt_first_and_filters() {
+    let t = Tenant::with(Sheet::new().mt(1_000_000)).await;
+    t.put_models(&json!([{"id": "opus", "aliases": ["best"], "input": 1, "output": 1, "cache_read": 1}]))
+        .await
+        .ok();
+    let mut holds = Vec::new();
+    for (user, model, feature, lease) in [
+        ("a", "opus", "chat", 300),
+        ("b", "opus", "search", 200),
+        ("a", "haiku", "chat", 100),
+        ("b", "best", "chat", 60),
+    ] {
+        let body = json!({"user": user, "model": model, "feature": feature, "input_tokens": 10, "max_output_tokens": 5, "lease_seconds": lease});
+        holds.push(t.check(body).await.hold_id());
+        t.pass(1000).await;
+    }
+    assert_eq!(listed(&t, "", 10).await, Vec::<String>::new(), "their leases run");
+    t.pass(150_000).await;
+    let of = |indexes: &[usize]| indexes.iter().map(|index| holds[*index].clone()).collect::<Vec<_>>();
+    assert_eq!(listed(&t, "", 10).await, of(&[3, 2]));
+    t.pass(150_000).await;
+    for limit in 1..5 {
+        assert_eq!(listed(&t, "&state=in_doubt", limit).await, of(&[3, 2, 1, 0]));
+        assert_eq!(listed(&t, "&user=a", limit).await, of(&[2, 0]));
+        assert_eq!(listed(&t, "&model=best", limit).await, of(&[3, 1, 0]));
+        assert_eq!(listed(&t, "&feature=chat&model=opus", limit).await, of(&[3, 0]));
+    }
+    assert_eq!(listed(&t, "&from=2026-03-10T12:00:01.000Z&to=2026-03-10T12:00:03Z", 1).await, of(&[2, 1]));
+    assert_eq!(listed(&t, "&from=2026-03-10&to=2026-03-11", 10).await, of(&[3, 2, 1, 0]));
+    assert_eq!(listed(&t, "&from=2026-03-11", 10).await, Vec::<String>::new());
+    // What is settled meanwhile is gone, wherever it is kept.
+    t.finish(&holds[2], 1, 1).await.ok();
+    assert_eq!(listed(&t, "", 1).await, of(&[3, 1, 0]));
+    let shown = t.get("/v1/admin/holds?user=b&limit=1").await.ok();
+    assert_eq!(shown["data"][0], t.hold(&holds[3]).await.ok()["hold"]);
+}
+
+#[tokio::test]
+async fn a_filter_resolves_what_it_names_and_a_dry_run_counts_it_before() {
+    let t = Tenant::with(Sheet::new().mt(1_000_000)).await;
+    for number in 0..6 {
+        let body = json!({"user": format!("u{}", number % 2), "feature": "chat", "input_tokens": 10 + number, "max_output_tokens": 5, "lease_seconds": 60});
+        t.check(body).await.ok();
+    }
+    t.pass(60_000).await;
+    let running = t.ask_for("u0", 7, 7, 60).await.hold_id();
+    let amounts =
+        json!({"requests": 3, "input_tokens": 36, "output_tokens": 15, "total_tokens": 51, "credits": 0});
+    let dry = json!({"action": "release", "dry_run": true, "user": "u0", "feature": "chat"});
+    for _ in 0..2 {
+        let told = resolve_all(&t, "", dry.clone()).await.ok();
+        assert_eq!(told, json!({"matched": 3, "amounts": amounts}));
+    }
+    assert_eq!(listed(&t, "", 10).await.len(), 6);
+    // The query and the body may say the same, or each a part.
+    let body = json!({"action": "release", "reason": "the vendor was down", "user": "u0"});
+    assert_eq!(
+        resolve_all(&t, "?user=u0&feature=chat", body.clone()).await.ok(),
+        json!({"matched": 3, "amounts": amounts})
+    );
+    assert_eq!(resolve_all(&t, "?user=u0", body).await.ok()["matched"], 0);
+    assert_has(&t.left("u0", "tokens_per_month").await, &json!({"used": 0, "held": 14}));
+    assert_eq!(t.hold(&running).await.ok()["hold"]["state"], "held");
+    // Without a filter: all that are left.
+    let rest = resolve_all(&t, "", json!({"action": "charge", "reason": "x"})).await.ok();
+    assert_has(&rest, &json!({"matched": 3, "amounts": {"total_tokens": 54}}));
+    assert_has(&t.left("u1", "tokens_per_month").await, &json!({"used": 54, "held": 0}));
+}
+
+#[tokio::test]
+async fn every_resolve_is_in_the_audit() {
+    let t = Tenant::with(sheet()).await;
+    let hold = doubtful(&t, "u").await;
+    resolve(&t, &hold, &action("settle")).await.ok();
+    let rows = audited(&t).await;
+    assert_eq!(rows.len(), 1);
+    let (target, before, after, reason) = &rows[0];
+    assert_eq!((target.as_str(), reason.as_str()), (hold.as_str(), "billed"));
+    assert_has(before, &json!({"state": "in_doubt", "ended_by": null, "amounts": {"total_tokens": 4000}}));
+    assert_has(
+        after,
+        &json!({"state": "settled", "ended_by": "admin", "amounts": {"requests": 1, "total_tokens": 1200}}),
+    );
+    resolve(&t, &hold, &action("charge")).await.refused(409, "already_finished");
+    resolve_all(&t, "", json!({"action": "charge", "dry_run": true})).await.ok();
+    assert_eq!(audited(&t).await.len(), 1, "what changes nothing leaves no row");
+
+    let more = [doubtful(&t, "v").await, doubtful(&t, "w").await];
+    resolve_all(&t, "", json!({"action": "release", "reason": "all of them", "from": "2026-03-10"}))
+        .await
+        .ok();
+    let (_, before, after, reason) = audited(&t).await.pop().unwrap();
+    assert_eq!(reason, "all of them");
+    assert_has(&before["filter"], &json!({"user": null, "from": "2026-03-10T00:00:00.000Z", "to": null}));
+    assert_has(
+        &after,
+        &json!({"action": "release", "matched": 2, "amounts": {"total_tokens": 8000}, "holds": more}),
+    );
+}
+
+#[tokio::test]
+async fn a_settle_a_resolve_and_the_rule_at_the_same_moment_count_once() {
+    let t = Tenant::with(Sheet::new().cc(1).mt(10_000_000)).await;
+    t.put_settings(json!({"in_doubt_after": {"hours": 0, "then": "charge"}})).await.ok();
+    let mut used = 0;
+    for round in 0..number_from_env("APPORTION_TEST_RACES", 60) {
+        let hold = t.ask_for("u", 100, 100, 1).await.hold_id();
+        let settle = json!({"action": "settle", "input_tokens": 100, "output_tokens": 70, "reason": "x"});
+        let charge = action("charge");
+        // With no hours of grace the rule ends the hold when its lease does, by the clock's move or by whoever
+        // touches it first.
+        let (_, settled, released, resolved, charged, listed) = tokio::join!(
+            t.pass(1000 + round as i64 % 3 - 1),
+            t.finish(&hold, 100, 50),
+            t.release(&hold),
+            resolve(&t, &hold, &settle),
+            resolve(&t, &hold, &charge),
+            t.get("/v1/admin/holds"),
+        );
+        listed.ok();
+        let answers = [settled, released, resolved, charged];
+        let done: Vec<&Reply> = answers.iter().filter(|reply| reply.status == 200).collect();
+        assert!(done.len() <= 1, "{done:?}");
+        for refused in answers.iter().filter(|reply| reply.status != 200) {
+            assert!(["already_finished", "not_in_doubt"].contains(&refused.code()), "{}", refused.text);
+        }
+        t.pass(1).await;
+        let end = t.hold(&hold).await.ok();
+        match done.first() {
+            Some(done) => assert_eq!(done.body["hold"], end["hold"]),
+            None => assert_eq!(end["hold"]["resolved_by"], "rule"),
+        }
+        used += end["hold"]["counted"]["total_tokens"].as_i64().unwrap();
+        assert_has(&t.left("u", "tokens_per_month").await, &json!({"used": used, "held": 0}));
+        assert_has(&t.left("u", "concurrency").await, &json!({"in_use": 0}));
+    }
+}
+
+#[tokio::test]
+async fn two_resolves_by_filter_and_settles_between_them_count_every_hold_once() {
+    let t = Tenant::with(Sheet::new().mt(1_000_000)).await;
+    let mut holds = Vec::new();
+    for number in 0..60 {
+        holds.push(t.ask_for(&format!("u{}", number % 3), 10, 10, 60).await.hold_id());
+    }
+    t.pass(60_000).await;
+    let settles = async {
+        let mut mine = 0;
+        for hold in holds.iter().rev().take(30) {
+            mine += u64::from(t.finish(hold, 1, 0).await.status == 200);
+        }
+        mine
+    };
+    let (mine, one, two) =
+        tokio::join!(settles, resolve_all(&t, "", action("charge")), resolve_all(&t, "", action("release")));
+    let (one, two) = (one.ok(), two.ok());
+    let matched = |reply: &Value| reply["matched"].as_u64().unwrap();
+    assert_eq!(mine + matched(&one) + matched(&two), 60, "{mine} {one} {two}");
+    for reply in [&one, &two] {
+        assert_eq!(reply["amounts"]["total_tokens"], 20 * matched(reply));
+    }
+    let mut used = 0;
+    for user in ["u0", "u1", "u2"] {
+        let left = t.left(user, "tokens_per_month").await;
+        assert_eq!(left["held"], 0);
+        used += left["used"].as_u64().unwrap();
+    }
+    assert_eq!(used, mine + 20 * matched(&one));
+}
+
+#[tokio::test]
+async fn what_is_held_is_the_sum_of_what_is_open_whatever_was_done() {
+    let t = Tenant::with(Sheet::new().mt(1_000_000).limit(json!({
+        "name": "all", "kind": "window", "meter": "total_tokens", "period": "month", "limit": 9_000_000, "scope": "tenant"
+    }))).await;
+    let mut holds: Vec<String> = Vec::new();
+    let mut random = 11_u64;
+    let mut below = |bound: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % bound
+    };
+    for step in 0..120 {
+        let hold = holds.get(below(holds.len() as u64 + 1) as usize).cloned();
+        match (below(9), hold) {
+            (0..=3, _) | (_, None) => {
+                let lease = 30 + below(120) as i64;
+                holds.push(t.ask_for("u", 100, 50 + below(50) as i64, lease).await.hold_id());
+            }
+            (4, Some(hold)) => drop(t.finish(&hold, 90, below(200) as i64).await),
+            (5, Some(hold)) => {
+                drop(resolve(&t, &hold, &action(["charge", "release", "settle"][below(3) as usize])).await)
+            }
+            (6, Some(hold)) => drop(t.settle(&hold, json!({"usage": "unknown"})).await),
+            (7, Some(hold)) => drop(t.extend(&hold, json!({"add_output_tokens": 20})).await),
+            _ if step % 5 == 0 => drop(resolve_all(&t, "?from=2026-03-10", action("charge")).await.ok()),
+            _ => t.pass(20_000).await,
+        }
+    }
+    let (mut held, mut used) = (0, 0);
+    for hold in &holds {
+        let hold = t.hold(hold).await.ok()["hold"].clone();
+        match hold["state"].as_str().unwrap() {
+            "held" | "in_doubt" => held += hold["reserved"]["total_tokens"].as_u64().unwrap(),
+            _ => used += hold["counted"]["total_tokens"].as_u64().unwrap(),
+        }
+    }
+    assert!(held > 0 && used > 0, "{held} {used}");
+    for limit in ["tokens_per_month", "all"] {
+        assert_has(&t.left("u", limit).await, &json!({"held": held, "used": used}));
+    }
+    resolve_all(&t, "", action("release")).await.ok();
+    t.pass(3_600_000).await;
+    resolve_all(&t, "", action("release")).await.ok();
+    for limit in ["tokens_per_month", "all"] {
+        assert_has(&t.left("u", limit).await, &json!({"held": 0, "used": used}));
+    }
+}
+
+#[tokio::test]
+async fn many_holds_of_many_users_are_resolved_in_one_call() {
+    let t = Tenant::with(Sheet::new().mt(1_000_000)).await;
+    let count = number_from_env("APPORTION_TEST_DOUBTS", 1200);
+    let mut left = count;
+    while left > 0 {
+        let some = left.min(100);
+        let check = |number: usize| json!({"user": format!("u{}", number / 2), "input_tokens": 3, "max_output_tokens": 4, "lease_seconds": 60});
+        let checks: Vec<Value> = (left - some..left).map(check).collect();
+        t.check_batch(&checks).await.ok();
+        left -= some;
+    }
+    t.pass(60_000).await;
+    let start = Instant::now();
+    let dry = resolve_all(&t, "", json!({"action": "charge", "dry_run": true})).await.ok();
+    let dry_took = start.elapsed();
+    let start = Instant::now();
+    let done = resolve_all(&t, "", action("charge")).await.ok();
+    println!("{count} holds: counted in {dry_took:?}, resolved in {:?}", start.elapsed());
+    assert_eq!(done, dry);
+    assert_has(&done, &json!({"matched": count, "amounts": {"requests": count, "total_tokens": 7 * count}}));
+    assert_eq!(listed(&t, "", 500).await, Vec::<String>::new());
+    assert_has(&t.left("u0", "tokens_per_month").await, &json!({"used": 14, "held": 0}));
+    let (_, _, after, _) = audited(&t).await.pop().unwrap();
+    assert_eq!(after["holds"].as_array().unwrap().len(), count.min(1000));
+}
