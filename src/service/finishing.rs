@@ -130,6 +130,10 @@ impl Service {
         let Some(hold) = self.find_hold(tenant, id).await? else {
             return Ok((FinishReply::NotFound, Unrecorded(None)));
         };
+        if !hold.is_finished() {
+            // Its end could not be recorded and was taken back.
+            return Err(ServiceError::Overloaded);
+        }
         if !ended_by_rule(&hold) || matches!(ending, Ending::Unknown) {
             return self.ended(tenant, ending, (engine::Finished::Already(hold), Vec::new())).await;
         }

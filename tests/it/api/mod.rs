@@ -5,6 +5,7 @@ mod buckets;
 mod capacity;
 mod days;
 mod doubt;
+mod doubts;
 mod endings;
 mod idempotency;
 mod identity;
