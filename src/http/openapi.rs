@@ -8,9 +8,7 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{Content, Ref, RefOr, Response};
 use utoipa::{Modify, OpenApi};
 
-use super::admin::{
-    capacity, clock, doubts, keys, models, plans, pools, records, settings, tenants, users,
-};
+use super::admin::{capacity, clock, doubts, keys, models, plans, pools, records, settings, tenants, users};
 use super::{check, health, holds, problem, quota, usage};
 
 #[derive(OpenApi)]

@@ -9,9 +9,7 @@
 use actix_web::http::Method;
 use futures_util::future::LocalBoxFuture;
 
-use super::admin::{
-    capacity, clock, doubts, keys, models, plans, pools, records, settings, tenants, users,
-};
+use super::admin::{capacity, clock, doubts, keys, models, plans, pools, records, settings, tenants, users};
 use super::auth::Access;
 use super::call::Call;
 use super::reply::Answer;
