@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -28,6 +28,8 @@ pub struct Listeners {
     runtime: Runtime,
     address: SocketAddr,
     streams: Vec<Arc<Mutex<Stream>>>,
+    /// Requests of callers that were answered.
+    pub answers: Arc<AtomicU64>,
 }
 
 /// How long it took, in ms, until a settle was answered and told.
@@ -97,7 +99,7 @@ impl Listeners {
             }
             anyhow::Ok(streams)
         })?;
-        Ok(Self { runtime, address, streams })
+        Ok(Self { runtime, address, streams, answers: Arc::default() })
     }
 
     /// Lets some of them call for so long.
@@ -116,6 +118,7 @@ impl Listeners {
                 token: token.to_owned(),
                 number,
                 stop: Arc::clone(&stop),
+                answers: Arc::clone(&self.answers),
             };
             self.runtime.spawn(caller.run())
         };
@@ -190,6 +193,7 @@ struct Caller {
     token: String,
     number: usize,
     stop: Arc<AtomicBool>,
+    answers: Arc<AtomicU64>,
 }
 
 impl Caller {
@@ -219,6 +223,7 @@ impl Caller {
             let settle = post(&mut connection, &path, &self.token, &settle);
             let (answer, told) = tokio::join!(settle, events.event());
             let (_, answered) = answer?;
+            self.answers.fetch_add(2, Relaxed);
             times.told.push(told?.duration_since(sent).as_secs_f64() * 1e3);
             times.answered.push(answered.duration_since(sent).as_secs_f64() * 1e3);
         }

@@ -18,7 +18,9 @@ mod sheet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Parser;
@@ -69,6 +71,9 @@ struct Options {
     bench: bool,
 }
 
+/// Streams that are opened and closed before memory is measured.
+const WARM_UP: usize = 64;
+
 fn main() -> ExitCode {
     let options = Options::parse();
     for streams in &options.streams {
@@ -94,31 +99,43 @@ fn run(options: &Options, streams: usize) -> anyhow::Result<()> {
     let scratch = tempfile::Builder::new().prefix("streams-").tempdir_in(&options.scratch)?;
     let bench = Bench::start(options, scratch.path(), streams)?;
     let callers = options.callers.min(streams);
-    bench.meet_everybody(streams)?;
+    // What is allocated once is there before anything is measured.
+    drop(bench.listen(WARM_UP)?);
+    bench.wait_until_nobody_listens()?;
     let rss_before = bench.rss()?;
-    let mut listeners = Listeners::open(bench.process.address, &bench.secret, &bench.kid, streams)?;
+    let opening = Instant::now();
+    let mut listeners = bench.listen(streams)?;
+    let opened = opening.elapsed();
     let rss_with = bench.rss()?;
     let by_client = (rss_with as f64 - rss_before as f64) / streams as f64;
     println!("{streams} streams, {}:", options.durability);
+    println!("  opened, each with its first quota, in {:.2} s", opened.as_secs_f64());
     println!("  memory: {:.1} kB a stream ({:.1} MB before)", by_client / 1e3, rss_before as f64 / 1e6);
     let times = listeners.call(&bench.token, callers, options.seconds * options.rounds as f64)?;
     tell("  a change is told", times);
+    // A hang-up right after an event is noticed late.
+    std::thread::sleep(Duration::from_millis(200));
     drop(listeners);
+    let noticed = bench.wait_until_nobody_listens()?;
+    println!("  all hung up: the last one was noticed after {:.1} s", noticed.as_secs_f64());
+    bench.meet_everybody(streams)?;
 
     let (mut none, mut silent, mut busy) = (Load::default(), Load::default(), Load::default());
     let mut told = Times::default();
     for _ in 0..options.rounds {
-        bench.load(&mut none)?;
-        let mut listeners = Listeners::open(bench.process.address, &bench.secret, &bench.kid, streams)?;
-        bench.load(&mut silent)?;
+        bench.load(&mut none, &AtomicU64::new(0))?;
+        let mut listeners = bench.listen(streams)?;
+        bench.load(&mut silent, &listeners.answers)?;
         let calling = listeners.begin_calling(&bench.token, callers)?;
-        bench.load(&mut busy)?;
+        bench.load(&mut busy, &listeners.answers)?;
         told.add(listeners.end_calling(calling)?);
+        drop(listeners);
+        bench.wait_until_nobody_listens()?;
     }
     tell("  and beside the load", told);
     for (name, load) in [("nobody listens", none), ("they listen", silent), ("they listen and call", busy)] {
         println!(
-            "  {name}: {:.0} requests/s, CPU {:.1} us; at {}/s p50 {:.0} us, p99 {:.0} us",
+            "  {name}: {:.0} requests/s, CPU {:.1} us a request; at {}/s p50 {:.0} us, p99 {:.0} us",
             median(load.per_second),
             median(load.cpu_us),
             options.rate,
@@ -168,7 +185,7 @@ impl<'o> Bench<'o> {
         let mut program = Command::new(&options.binary);
         program.args(["serve", "--listen", &address.to_string(), "--data"]).arg(data);
         program.env("APPORTION_DURABILITY", &options.durability).env("APPORTION_LOG", "warn");
-        program.env("APPORTION_MAX_STREAMS", streams.to_string());
+        program.env("APPORTION_MAX_STREAMS", (2 * streams).to_string());
         let process = Process::start(program, address, "/readyz", &data.join("server.log"))?;
         let mut bench =
             Self { options, process, token, kid: String::new(), secret: "0123456789abcdef".repeat(4) };
@@ -195,6 +212,26 @@ impl<'o> Bench<'o> {
         Ok(serde_json::from_str(&reply)?)
     }
 
+    fn listen(&self, streams: usize) -> anyhow::Result<Listeners> {
+        Listeners::open(self.process.address, &self.secret, &self.kid, streams)
+    }
+
+    /// Waits until the server has noticed that everybody hung up; gives how
+    /// long that took.
+    fn wait_until_nobody_listens(&self) -> anyhow::Result<Duration> {
+        let begun = Instant::now();
+        loop {
+            let (_, metrics) = request(self.process.address, "GET", "/metrics", None, "")?;
+            if metrics.lines().any(|line| line == "apportion_quota_streams 0") {
+                return Ok(begun.elapsed());
+            }
+            if begun.elapsed() > Duration::from_secs(120) {
+                bail!("streams stay open after two minutes");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     fn rss(&self) -> anyhow::Result<u64> {
         self.process.wait_until_idle()?;
         self.process.rss()
@@ -214,11 +251,13 @@ impl<'o> Bench<'o> {
     }
 
     /// Checks and settles in turn: at full speed for the rate, and at a fixed
-    /// rate for the latency.
-    fn load(&self, load: &mut Load) -> anyhow::Result<()> {
-        let before = self.process.cpu()?;
+    /// rate for the latency. Others may call beside it; `answers` counts what
+    /// they were answered.
+    fn load(&self, load: &mut Load, answers: &AtomicU64) -> anyhow::Result<()> {
+        let (before, answered) = (self.process.cpu()?, answers.load(Relaxed));
         let tally = self.cycle(0)?;
-        load.cpu_us.push(self.process.cpu()?.since(before).total() / tally.items as f64);
+        let items = tally.items + answers.load(Relaxed) - answered;
+        load.cpu_us.push(self.process.cpu()?.since(before).total() / items as f64);
         load.per_second.push(tally.items as f64 / tally.seconds);
         let mut tally = self.cycle(self.options.rate)?;
         load.p50_us.push(tally.quantile(0.5));

@@ -35,7 +35,7 @@ const SILENCE_IN_DOUBT: Duration = Duration::from_secs(1);
 /// there, the second one fails.
 const SIGNS_IN_DOUBT: u8 = 2;
 /// What is said stirs the connection by itself for this long.
-const ECHO: Duration = Duration::from_millis(50);
+const ECHO: Duration = Duration::from_millis(2);
 
 impl Service {
     /// Watches what `user` has left, for as long as the credentials of
