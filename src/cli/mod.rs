@@ -6,6 +6,7 @@
 mod capacity;
 mod doctor;
 mod input;
+mod key;
 mod migrate;
 mod openapi;
 mod plans;
@@ -54,6 +55,9 @@ enum Command {
     /// Create tenants
     #[command(subcommand)]
     Tenant(tenant::TenantCommand),
+    /// Look after the keys that may grant tokens
+    #[command(subcommand)]
+    Key(key::KeyCommand),
     /// Make tokens
     #[command(subcommand)]
     Token(token::TokenCommand),
@@ -109,6 +113,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Serve(args) => serve::run(&common, args),
         Command::Tenant(command) => tenant::run(&common, command),
+        Command::Key(command) => key::run(&common, command),
         Command::Token(command) => token::run(&common, command),
         Command::Migrate => migrate::run(&common),
         Command::Plans(command) => plans::run(command),

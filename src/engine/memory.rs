@@ -428,6 +428,22 @@ impl Engine for MemoryEngine {
         Ticket(ticket)
     }
 
+    fn forget_tenant(&self, tenant: TenantRef) {
+        for shard in &self.shards {
+            let gone: Vec<_> = {
+                let mut shard = shard.lock();
+                let gone = shard.extract_if(|key, _| key.tenant == tenant);
+                gone.map(|(_, entry)| entry).collect()
+            };
+            self.known.fetch_sub(gone.len(), Ordering::Relaxed);
+            gone.iter().for_each(|entry| self.forget(&mut entry.state.lock(), entry));
+        }
+        // Those of operations that were at work meanwhile.
+        for owners in &self.owners {
+            owners.lock().retain(|_, entry| entry.key.tenant != tenant);
+        }
+    }
+
     fn sweep(&self, now: Millis) -> usize {
         let sweep = self.sweeps.fetch_add(1, Ordering::Relaxed) + 1;
         let crowded = self.known.load(Ordering::Relaxed) > self.max_accounts;

@@ -80,6 +80,9 @@ pub trait Engine: Send + Sync + 'static {
     fn failed(&self, changes: Vec<Change>);
     /// A ticket for everything that happened so far.
     fn barrier(&self) -> Ticket;
+    /// Drops everything of a tenant that is no more. What of it is queued is
+    /// handed over like the rest: the ledger leaves it out.
+    fn forget_tenant(&self, tenant: TenantRef);
     /// Drops accounts that were idle for two sweeps. Returns how many stay.
     fn sweep(&self, now: Millis) -> usize;
 }

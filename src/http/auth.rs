@@ -52,6 +52,16 @@ pub fn authorize(caller: &Caller, access: Access) -> Result<(), Problem> {
     if allowed { Ok(()) } else { Err(forbidden(wanted)) }
 }
 
+/// Whether the caller's tenant has room for one more call under its own limit
+/// (`requests_per_second`), which this one takes. Operators have none.
+pub fn let_in(caller: &Caller) -> Result<(), Problem> {
+    let let_in = caller.tenant.as_ref().map_or(Ok(()), |tenant| tenant.let_in());
+    let_in.map_err(|wait_ms| {
+        let detail = format!("Calls come faster than the tenant's `requests_per_second`; {wait_ms} ms more.");
+        Problem::new(Kind::IngressRateExceeded, detail).with_retry_after(wait_ms)
+    })
+}
+
 fn forbidden(wanted: &[Scopes]) -> Problem {
     let names: Vec<&str> = wanted.iter().flat_map(|scope| scope.names().into_iter().take(1)).collect();
     let detail = format!("This route needs the scope {}.", names.join(" or "));

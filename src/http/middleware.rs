@@ -126,6 +126,8 @@ async fn handle(
     if !matches!(access, auth::Access::Public) {
         trail.caller = Some(auth::authenticate(request.headers(), &state.service).await?);
     }
+    // Every call counts, also one that is refused for another reason.
+    let let_in = trail.caller.as_deref().map_or(Ok(()), auth::let_in);
     let route = match &trail.found {
         Found::Route { route, .. } => *route,
         Found::OtherMethods(methods) => return Err(not_allowed(methods)),
@@ -134,6 +136,7 @@ async fn handle(
     if let Some(caller) = &trail.caller {
         auth::authorize(caller, access)?;
     }
+    let_in?;
     let call = Call {
         state: state.clone(),
         request: request.clone(),

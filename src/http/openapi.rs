@@ -32,7 +32,7 @@ use super::{check, health, holds, problem, quota, usage};
         keys::all, keys::create, keys::delete,
         clock::get, clock::put,
         capacity::check,
-        tenants::all, tenants::create, tenants::get,
+        tenants::all, tenants::create, tenants::get, tenants::put, tenants::delete,
         health::livez, health::readyz, health::metrics,
         health::openapi_json, health::docs_file, health::problem_page,
     ),
@@ -81,10 +81,11 @@ impl Modify for Common {
 }
 
 /// Refusals that any call with credentials may meet.
-const WITH_CREDENTIALS: [(&str, &str); 4] = [
+const WITH_CREDENTIALS: [(&str, &str); 5] = [
     ("400", "`invalid_request`: `errors` lists every fault"),
     ("401", "`unauthenticated`"),
     ("403", "`forbidden`, `tenant_suspended`"),
+    ("429", "`ingress_rate_exceeded`: retry as `Retry-After` says"),
     ("503", "`store_unavailable`, `overloaded`: retry as `Retry-After` says"),
 ];
 /// And any call with a body.

@@ -101,6 +101,8 @@ pub static ROUTES: &[Route] = &[
     route!(GET "/v1/operator/tenants", OPERATOR, tenants::all),
     route!(POST "/v1/operator/tenants", OPERATOR, tenants::create),
     route!(GET "/v1/operator/tenants/{id}", OPERATOR, tenants::get),
+    route!(PUT "/v1/operator/tenants/{id}", OPERATOR, tenants::put),
+    route!(DELETE "/v1/operator/tenants/{id}", OPERATOR, tenants::delete),
     route!(GET "/livez", Access::Public, health::livez),
     route!(GET "/readyz", Access::Public, health::readyz),
     route!(GET "/metrics", Access::Public, health::metrics),

@@ -212,6 +212,21 @@ pub trait Ledger: Send + Sync + 'static {
     fn create_tenant(&self, id: TenantId, test: bool, records: Vec<Record>) -> Answer<'_, TenantRow>;
     /// Writes the audit row.
     fn set_clock(&self, tenant: TenantRef, now: Millis, written: Written) -> Answer<'_, ()>;
+    /// Suspends a tenant, or ends that. Writes the audit row, unless it is so
+    /// already. `Conflict`: there is no such tenant (any more).
+    fn suspend_tenant(&self, tenant: TenantRef, suspended: bool, written: Written) -> Answer<'_, ()>;
+    /// Deletes a tenant: from now on nothing of it comes on record any more,
+    /// and its id is free. Its rows stay until they are purged; the audit
+    /// stays for good. `Conflict`: there is no such tenant (any more).
+    fn delete_tenant(&self, tenant: TenantRef, written: Written) -> Answer<'_, ()>;
+    /// Deleted tenants of which something may be left, and when each of them
+    /// was deleted.
+    fn deleted_tenants(&self) -> Answer<'_, Vec<(TenantRef, Millis)>>;
+    /// Removes the next rows of a deleted tenant, about `rows` at most: a
+    /// commit may have to wait for one such portion. `false`: nothing was left.
+    fn purge_tenant(&self, tenant: TenantRef, rows: u32) -> Answer<'_, bool>;
+    /// Notes that nothing of a deleted tenant is left, nor can come.
+    fn end_purge(&self, tenant: TenantRef) -> Answer<'_, ()>;
 
     /// The newest version of every record of the tenant that is not deleted;
     /// `None` for what belongs to no tenant (operator keys).

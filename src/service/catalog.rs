@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 
@@ -17,6 +18,7 @@ use crate::ledger::{Record, RecordKind, TenantRow};
 use super::clock::{TenantClock, WallClock};
 use super::error::ServiceError;
 use super::history::History;
+use super::ingress::Ingress;
 use super::settings::Settings;
 
 /// A tenant in force. The same object for as long as the process lives, so
@@ -29,6 +31,9 @@ pub struct Tenant {
     /// Has a clock of its own.
     pub test: bool,
     suspended: AtomicBool,
+    deleted: AtomicBool,
+    /// Its own limit on calls, on this node.
+    ingress: Ingress,
     wall: Arc<WallClock>,
     pub(super) clock: TenantClock,
     catalog: ArcSwap<Catalog>,
@@ -44,6 +49,8 @@ impl Tenant {
             id: row.id.clone(),
             test: row.test,
             suspended: AtomicBool::new(row.suspended),
+            deleted: AtomicBool::new(false),
+            ingress: Ingress::default(),
             wall,
             clock: TenantClock::new(row.clock),
             catalog: ArcSwap::from_pointee(catalog),
@@ -68,6 +75,27 @@ impl Tenant {
 
     pub fn is_suspended(&self) -> bool {
         self.suspended.load(Relaxed)
+    }
+
+    /// Whether it is no more: its credentials are nobody's.
+    pub fn is_deleted(&self) -> bool {
+        self.deleted.load(Relaxed)
+    }
+
+    pub(super) fn delete(&self) {
+        self.deleted.store(true, Relaxed);
+    }
+
+    /// Whether there is room for one more call now under the setting
+    /// `requests_per_second`; it is taken if there is.
+    ///
+    /// # Errors
+    /// In how many milliseconds there will be.
+    pub fn let_in(&self) -> Result<(), u64> {
+        match self.catalog.load().settings.requests_per_second {
+            0 => Ok(()),
+            rate => self.ingress.take(rate, Instant::now()),
+        }
     }
 
     pub(super) fn suspend(&self, suspended: bool) {

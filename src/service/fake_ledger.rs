@@ -122,7 +122,8 @@ impl Ledger for FakeLedger {
             if tenants.iter().any(|tenant| tenant.id == id) {
                 return Err(LedgerError::Conflict);
             }
-            let number = TenantRef(tenants.len() as u32 + 1);
+            // Never given twice: the revision has grown with every tenant.
+            let number = TenantRef(self.revision.load(SeqCst) as u32 + 1);
             let row = TenantRow { number, id, test, suspended: false, clock: None };
             tenants.push(row.clone());
             self.records.lock().extend(records.into_iter().map(|record| (Some(number), record)));
@@ -139,6 +140,34 @@ impl Ledger for FakeLedger {
             self.grow();
             Ok(())
         })
+    }
+
+    fn suspend_tenant(&self, tenant: TenantRef, suspended: bool, _: Written) -> Answer<'_, ()> {
+        self.answer(|| {
+            let mut tenants = self.tenants.lock();
+            let row = tenants.iter_mut().find(|row| row.number == tenant).ok_or(LedgerError::Conflict)?;
+            row.suspended = suspended;
+            self.grow();
+            Ok(())
+        })
+    }
+    fn delete_tenant(&self, tenant: TenantRef, _: Written) -> Answer<'_, ()> {
+        self.answer(|| {
+            let mut tenants = self.tenants.lock();
+            let place = tenants.iter().position(|row| row.number == tenant).ok_or(LedgerError::Conflict)?;
+            tenants.remove(place);
+            self.grow();
+            Ok(())
+        })
+    }
+    fn deleted_tenants(&self) -> Answer<'_, Vec<(TenantRef, Millis)>> {
+        self.answer(|| Ok(Vec::new()))
+    }
+    fn purge_tenant(&self, _: TenantRef, _: u32) -> Answer<'_, bool> {
+        self.answer(|| Ok(false))
+    }
+    fn end_purge(&self, _: TenantRef) -> Answer<'_, ()> {
+        self.answer(|| Ok(()))
     }
 
     fn records(&self, tenant: Option<TenantRef>) -> Answer<'_, Vec<Record>> {

@@ -258,6 +258,7 @@ impl Registry {
 
 fn admit(caller: Arc<Caller>) -> Result<Arc<Caller>, ServiceError> {
     match &caller.tenant {
+        Some(tenant) if tenant.is_deleted() => Err(Rejection::UnknownKey.into()),
         Some(tenant) if tenant.is_suspended() => Err(ServiceError::TenantSuspended),
         _ => Ok(caller),
     }

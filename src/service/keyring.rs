@@ -106,6 +106,12 @@ impl Keyring {
         self.by_owner.get(&owner).cloned().unwrap_or_default()
     }
 
+    /// Ends all keys of a tenant that is no more.
+    pub fn remove_owner(&mut self, owner: TenantRef) {
+        self.replace(Some(owner), Vec::new());
+        self.by_owner.remove(&Some(owner));
+    }
+
     /// Puts `keys` in place of those the owner had; those that are gone end,
     /// with every token that they had verified.
     pub fn replace(&mut self, owner: Option<TenantRef>, mut keys: Vec<Arc<Key>>) {

@@ -12,6 +12,7 @@ use secrecy::SecretString;
 use secrecy::zeroize::Zeroizing;
 use serde_json::json;
 
+use crate::domain::charge::TenantRef;
 use crate::domain::document::{Fault, Node, Reader};
 use crate::domain::ids::UserId;
 use crate::ledger::{Record, RecordKind, Written};
@@ -167,14 +168,31 @@ impl Registry {
         Ok(CreatedKey { key, secret: secret.map(SecretString::from) })
     }
 
-    /// Removes a key: its tokens end at once here, and within a second on
-    /// every other node.
-    pub async fn delete_key(&self, tenant: &Arc<Tenant>, kid: &str, by: &str) -> Result<(), ServiceError> {
-        let _turn = tenant.changing.lock().await;
-        self.read_tenant(tenant).await?;
-        let own = |key: &Arc<Key>| key.tenant.as_ref().is_some_and(|owner| owner.number == tenant.number);
+    /// The operators' keys in force, by kid.
+    pub fn list_operator_keys(&self) -> Vec<Arc<Key>> {
+        self.keys_of(None)
+    }
+
+    /// Removes a tenant's key, or an operators' (`None`): its tokens end at
+    /// once here, and within a second on every other node.
+    ///
+    /// # Errors
+    /// `NotFound`: there is no such key, or it is somebody else's.
+    pub async fn delete_key(
+        &self,
+        tenant: Option<&Arc<Tenant>>,
+        kid: &str,
+        by: &str,
+    ) -> Result<(), ServiceError> {
+        let _turn = match tenant {
+            Some(tenant) => Some(tenant.changing.lock().await),
+            None => None,
+        };
+        self.read_keys(tenant).await?;
+        let number = tenant.map(|tenant| tenant.number);
+        let own = |key: &Arc<Key>| key.tenant.as_ref().map(|owner| owner.number) == number;
         let key = self.key(kid).filter(own).ok_or(ServiceError::NotFound("key"))?;
-        let now = tenant.now();
+        let now = tenant.map_or_else(|| self.wall.now(), |tenant| tenant.now());
         let record = Record {
             kind: RecordKind::Key,
             id: kid.to_owned(),
@@ -183,11 +201,29 @@ impl Registry {
             effective_at: now,
             written: Written { at: now, by: by.to_owned(), reason: None },
         };
-        self.writer.put_record(Some(tenant.number), record).await?;
+        self.writer.put_record(number, record).await?;
         if key.generated {
             self.files.forget_private_key(kid);
         }
-        self.read_own_write(tenant).await
+        self.read_keys(tenant).await.inspect_err(|_| self.writer.distrust())
+    }
+
+    /// Reads the keys of a tenant, or the operators', anew. The caller holds
+    /// `tenant.changing`.
+    async fn read_keys(&self, tenant: Option<&Arc<Tenant>>) -> Result<(), ServiceError> {
+        match tenant {
+            Some(tenant) => self.read_tenant(tenant).await,
+            None => self.read_operators().await,
+        }
+    }
+
+    /// Removes the private halves of a deleted tenant's keys.
+    pub(super) async fn forget_private_keys(&self, tenant: TenantRef) -> Result<(), ServiceError> {
+        let records = self.ledger.records(Some(tenant)).await?;
+        for key in records.iter().filter(|record| record.kind == RecordKind::Key) {
+            self.files.forget_private_key(&key.id);
+        }
+        Ok(())
     }
 
     /// Signs a token with a private key of this installation; one is made when
@@ -294,10 +330,7 @@ impl Registry {
         }
         let record = new_record(kid.clone(), record, written);
         self.writer.put_record(number, record).await?;
-        match tenant {
-            Some(tenant) => self.read_own_write(tenant).await?,
-            None => self.read_operators().await.inspect_err(|_| self.writer.distrust())?,
-        }
+        self.read_keys(tenant).await.inspect_err(|_| self.writer.distrust())?;
         self.key(&kid).ok_or_else(|| ServiceError::Corrupt(format!("key '{kid}' cannot be read back")))
     }
 }

@@ -94,7 +94,7 @@ async fn a_deleted_key_takes_its_private_half_along() {
     bench.registry.mint_token(Some(&tenant), &request).await.unwrap();
     let kid = bench.registry.list_keys(&tenant)[0].kid.clone();
     assert!(bench.registry.files.private_key(&kid).unwrap().is_some());
-    bench.registry.delete_key(&tenant, &kid, "test").await.unwrap();
+    bench.registry.delete_key(Some(&tenant), &kid, "test").await.unwrap();
     assert!(bench.registry.files.private_key(&kid).unwrap().is_none());
     bench.registry.mint_token(Some(&tenant), &request).await.unwrap();
     assert_ne!(bench.registry.list_keys(&tenant)[0].kid, kid, "a new one is made when it is needed");

@@ -20,11 +20,13 @@ mod fake_signer;
 mod finishing;
 pub mod history;
 pub mod identity;
+mod ingress;
 mod journal;
 mod key_files;
 mod keyring;
 pub mod keys;
 mod public_key;
+mod purging;
 mod quota;
 mod random;
 pub mod reason;
@@ -72,6 +74,8 @@ pub struct Service {
     /// Stands in for a plan that is gone.
     no_plan: Plan,
     stopping: AtomicBool,
+    /// A tenant was deleted.
+    purge_due: tokio::sync::Notify,
 }
 
 /// A step that is decided; its answer may go out once the ticket resolves.
@@ -90,6 +94,7 @@ impl Service {
             turns,
             no_plan: Plan::none(),
             stopping: AtomicBool::new(false),
+            purge_due: tokio::sync::Notify::new(),
         })
     }
 

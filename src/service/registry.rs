@@ -238,6 +238,9 @@ impl Registry {
 
     /// Reads the records of a tenant anew. The caller holds `tenant.changing`.
     pub(super) async fn read_tenant(&self, tenant: &Arc<Tenant>) -> Result<(), ServiceError> {
+        if tenant.is_deleted() {
+            return Err(ServiceError::NotFound("tenant"));
+        }
         let records = self.ledger.records(Some(tenant.number)).await?;
         tenant.replace_catalog(self.catalog_of(tenant.number, &records, &tenant.catalog()).await?);
         self.replace_keys(Some(tenant), &records);
@@ -277,8 +280,9 @@ impl Registry {
         {
             let mut tenants = self.tenants.write();
             // Two may come at once: there is one object per tenant.
-            if let Some(first) = tenants.by_id.get(&row.id) {
-                return Ok(first.clone());
+            match tenants.by_id.get(&row.id) {
+                Some(first) if first.number >= row.number => return Ok(first.clone()),
+                _ => {}
             }
             tenants.by_id.insert(row.id.clone(), fresh.clone());
         }
@@ -297,18 +301,42 @@ impl Registry {
             other => other,
         };
         tolerate(self.read_operators().await, "")?;
-        for row in self.ledger.tenants().await? {
+        // Who is known before the list is read, and not in it, is no more.
+        let known = self.tenants();
+        let rows = self.ledger.tenants().await?;
+        for tenant in known.iter().filter(|known| rows.iter().all(|row| row.number != known.number)) {
+            let _turn = tenant.changing.lock().await;
+            self.let_go(tenant);
+        }
+        for row in rows {
             tolerate(self.read_row(&row).await, row.id.as_str())?;
         }
         Ok(())
     }
 
+    /// Forgets a tenant that was deleted. The caller holds `tenant.changing`.
+    pub(super) fn let_go(&self, tenant: &Arc<Tenant>) {
+        tenant.delete();
+        {
+            let mut tenants = self.tenants.write();
+            if tenants.by_id.get(&tenant.id).is_some_and(|known| Arc::ptr_eq(known, tenant)) {
+                tenants.by_id.remove(&tenant.id);
+            }
+        }
+        self.keys.write().remove_owner(tenant.number);
+        self.watchers.tenant_changed(tenant.number);
+    }
+
     async fn read_row(&self, row: &TenantRow) -> Result<(), ServiceError> {
-        let Some(tenant) = self.known_tenant(&row.id) else {
+        let Some(tenant) = self.known_tenant(&row.id).filter(|known| known.number == row.number) else {
             self.take_on(row).await?;
             return Ok(());
         };
         let _turn = tenant.changing.lock().await;
+        // Or it was deleted here since the list was read.
+        if tenant.is_deleted() {
+            return Ok(());
+        }
         tenant.suspend(row.suspended);
         if tenant.clock.standing() != row.clock {
             // The row may be older than our own last setting of the clock.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde_json::json;
+
 use crate::domain::document::{Fault, Node};
 use crate::domain::ids::TenantId;
 use crate::domain::plan::{self, Shipped};
@@ -10,6 +12,7 @@ use crate::ledger::{LedgerError, Record, RecordKind, TenantRow, Written};
 
 use super::catalog::Tenant;
 use super::error::ServiceError;
+use super::reason::{optional_reason, required_reason};
 use super::registry::Registry;
 use super::settings::Settings;
 
@@ -41,7 +44,79 @@ impl NewTenant {
     }
 }
 
+/// What `PUT tenants/{id}` changes; what is missing stays.
+#[derive(Debug, Clone)]
+pub struct TenantChange {
+    zone: Option<Arc<Zone>>,
+    suspended: Option<bool>,
+    reason: Option<String>,
+}
+
+impl TenantChange {
+    /// Reads `{"zone","suspended","reason"}`. `reason` is required with
+    /// `suspended`. What a tenant can never change (`id`, `test`) may stand
+    /// there as it is, so that a reply can be sent back.
+    pub fn read(node: &Node<'_>, tenant: &Tenant) -> Result<Self, Vec<Fault>> {
+        node.read(|fields| {
+            let zone = fields.optional("zone").parsed(Zone::parse);
+            let suspended = fields.optional("suspended").flag();
+            let reason =
+                if fields.has("suspended") { required_reason(fields) } else { optional_reason(fields) };
+            if fields.optional("id").text().is_some_and(|id| id != tenant.id.as_str()) {
+                fields.fault("id", "cannot be changed");
+            }
+            if fields.optional("test").flag().is_some_and(|test| test != tenant.test) {
+                fields.fault("test", "cannot be changed");
+            }
+            Some(Self { zone, suspended, reason })
+        })
+    }
+}
+
 impl Registry {
+    /// Changes a tenant. A suspension holds at once here and within a second
+    /// in every other process.
+    ///
+    /// # Errors
+    /// `NotFound` when it was deleted meanwhile; `StoreUnavailable`.
+    pub async fn change_tenant(
+        &self,
+        tenant: &Arc<Tenant>,
+        change: TenantChange,
+        by: &str,
+    ) -> Result<(), ServiceError> {
+        if let Some(zone) = change.zone.filter(|zone| **zone != *tenant.catalog().settings.zone) {
+            // The tenant's days begin elsewhere: a setting like the others.
+            let body = json!({ "zone": zone.name(), "reason": change.reason }).to_string();
+            let body =
+                Node::from_json(body.as_bytes()).map_err(|fault| ServiceError::Invalid(vec![fault]))?;
+            self.put_settings(tenant, &body, None, by).await?;
+        }
+        let Some(suspended) = change.suspended else { return Ok(()) };
+        let _turn = tenant.changing.lock().await;
+        let written = Written { at: tenant.now(), by: by.to_owned(), reason: change.reason };
+        match self.writer.suspend_tenant(tenant.number, suspended, written).await {
+            Err(LedgerError::Conflict) => return Err(ServiceError::NotFound("tenant")),
+            other => other?,
+        }
+        tenant.suspend(suspended);
+        // Whoever listens hears that it is over.
+        self.watchers.tenant_changed(tenant.number);
+        Ok(())
+    }
+
+    /// Marks a tenant as deleted and forgets it: see `purging` for the rest.
+    pub(super) async fn delete_tenant(&self, tenant: &Arc<Tenant>, by: &str) -> Result<(), ServiceError> {
+        let _turn = tenant.changing.lock().await;
+        let written = Written { at: self.wall.now(), by: by.to_owned(), reason: None };
+        match self.writer.delete_tenant(tenant.number, written).await {
+            Err(LedgerError::Conflict) => return Err(ServiceError::NotFound("tenant")),
+            other => other?,
+        }
+        self.let_go(tenant);
+        Ok(())
+    }
+
     /// Makes a tenant with the shipped plans, pool, models and settings as
     /// version 1 of each. The pool is for planning only until it is enforced.
     ///

@@ -77,6 +77,25 @@ impl Writer {
         Ok(())
     }
 
+    pub async fn suspend_tenant(
+        &self,
+        tenant: TenantRef,
+        suspended: bool,
+        written: Written,
+    ) -> Result<(), LedgerError> {
+        let _counted = self.gate.read().await;
+        self.ledger.suspend_tenant(tenant, suspended, written).await?;
+        self.count();
+        Ok(())
+    }
+
+    pub async fn delete_tenant(&self, tenant: TenantRef, written: Written) -> Result<(), LedgerError> {
+        let _counted = self.gate.read().await;
+        self.ledger.delete_tenant(tenant, written).await?;
+        self.count();
+        Ok(())
+    }
+
     /// Looks whether others wrote. `None`: nobody did. `Some`: read everything
     /// again, then [`accept`](Self::accept) this look.
     pub async fn look(&self) -> Result<Option<Look>, LedgerError> {

@@ -65,7 +65,11 @@ impl Application {
         let welcome = welcome::first_start(&data.registry, address, config.allow_generated_keys).await?;
         data.registry.watchers.bound(config.http.max_streams);
         let embedded = Embedded::start(data, config.max_idle_accounts);
-        let background = vec![embedded.service.start_sweeper(), embedded.registry.start_polling()];
+        let background = vec![
+            embedded.service.start_sweeper(),
+            embedded.service.start_purging(),
+            embedded.registry.start_polling(),
+        ];
         let state = State::new(
             embedded.service.clone(),
             http_settings(&config),

@@ -55,6 +55,6 @@ pub async fn create(mut call: Call) -> Answer {
 )]
 pub async fn delete(call: Call) -> Answer {
     let kid = call.segment("kid")?;
-    call.service().registry.delete_key(call.tenant()?, &kid, &call.author()).await?;
+    call.service().registry.delete_key(Some(call.tenant()?), &kid, &call.author()).await?;
     Ok(Reply::no_content())
 }

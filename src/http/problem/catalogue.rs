@@ -40,6 +40,7 @@ pub enum Kind {
     CreditRateExceeded,
     ConcurrencyExceeded,
     UpstreamCapacityExceeded,
+    IngressRateExceeded,
     ChangedMeanwhile,
     AlreadyExists,
     SequenceRequired,
@@ -149,6 +150,8 @@ catalogue! {
         "As many calls as the plan allows are running. Settle or release one, or wait until a lease ends.";
     UpstreamCapacityExceeded "upstream_capacity_exceeded" 429 true "Upstream capacity exceeded"
         "The capacity shared by all users of this model is taken for the moment. Wait as `Retry-After` says.";
+    IngressRateExceeded "ingress_rate_exceeded" 429 true "Ingress rate exceeded"
+        "Your product calls this service more often than its own setting `requests_per_second` allows on one node. Nothing was decided; wait as `Retry-After` says.";
     ChangedMeanwhile "changed_meanwhile" 412 false "Changed meanwhile"
         "The record is no longer the version that `If-Match` names, or somebody changed it at the same moment. Read it again and decide anew.";
     AlreadyExists "already_exists" 409 false "Already exists"

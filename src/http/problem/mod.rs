@@ -113,6 +113,12 @@ impl Problem {
         self
     }
 
+    /// Carries the time after which the same call will be let in.
+    pub fn with_retry_after(mut self, wait_ms: u64) -> Self {
+        self.0.retry_after_ms = Some(wait_ms);
+        self
+    }
+
     pub fn with_faults(mut self, faults: Vec<Fault>) -> Self {
         self.0.faults = faults;
         self

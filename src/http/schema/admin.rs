@@ -204,6 +204,21 @@ pub struct NewTenantRequest {
     pub suspended: Option<bool>,
 }
 
+/// What is missing stays.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TenantPutRequest {
+    /// As it is.
+    pub id: Option<String>,
+    #[schema(example = "UTC")]
+    pub zone: Option<String>,
+    /// As it is.
+    pub test: Option<bool>,
+    pub suspended: Option<bool>,
+    /// Required with `suspended`.
+    pub reason: Option<String>,
+}
+
 #[derive(ToSchema)]
 pub struct TenantReply {
     pub id: String,

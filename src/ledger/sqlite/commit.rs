@@ -14,6 +14,7 @@ use crate::ledger::LedgerError;
 static HOLDS: ManyRows = ManyRows::new(
     "INSERT INTO holds (id, tenant, user_id, org, request, finished_at, doubtful_from, body)",
     8,
+    2,
     "ON CONFLICT (id) DO UPDATE SET finished_at = excluded.finished_at,
          doubtful_from = excluded.doubtful_from, body = excluded.body",
 );
@@ -21,6 +22,7 @@ static HOLDS: ManyRows = ManyRows::new(
 static ACCOUNTS: ManyRows = ManyRows::new(
     "INSERT INTO accounts (tenant, scope, owner, state)",
     4,
+    1,
     "ON CONFLICT (tenant, scope, owner) DO UPDATE SET state = excluded.state",
 );
 
@@ -40,6 +42,7 @@ static USAGE: ManyRows = ManyRows::new(
     "INSERT INTO usage (tenant, day, user_id, model, org, plan, feature,
          requests, input_tokens, output_tokens, total_tokens, credits)",
     12,
+    1,
     add_usage!("requests", "input_tokens", "output_tokens", "total_tokens", "credits"),
 );
 
@@ -47,6 +50,7 @@ static USAGE: ManyRows = ManyRows::new(
 static USERS: ManyRows = ManyRows::new(
     "INSERT INTO users (tenant, id, plan, plan_since, created_at, verified, suspended, version)",
     8,
+    1,
     "ON CONFLICT (tenant, id) DO NOTHING",
 );
 
@@ -99,9 +103,9 @@ pub(super) async fn write_users(connection: &mut SqliteConnection, users: &NewUs
 /// Notes tenants that have their first hold with this commit.
 pub(super) async fn write_taken(connection: &mut SqliteConnection, tenants: &[u32]) -> sqlx::Result<()> {
     for tenant in tenants {
-        let query =
-            sqlx::query("INSERT INTO taken VALUES ($1) ON CONFLICT (tenant) DO NOTHING").bind(*tenant);
-        query.execute(&mut *connection).await?;
+        let text = "INSERT INTO taken SELECT $1 WHERE $1 NOT IN (SELECT number FROM deleted_tenants)
+                    ON CONFLICT (tenant) DO NOTHING";
+        sqlx::query(text).bind(*tenant).execute(&mut *connection).await?;
     }
     Ok(())
 }

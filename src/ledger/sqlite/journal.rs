@@ -297,6 +297,17 @@ impl Journal {
         tail.is_frozen() || tail.rows() > self.portions.rows
     }
 
+    /// Writes to the tables what is on record by now.
+    pub async fn write_out(&self) -> Result<(), LedgerError> {
+        let newest = self.tail().newest();
+        while self.lacks(newest) && self.write_portion().await? {}
+        Ok(())
+    }
+
+    fn lacks(&self, row: i64) -> bool {
+        self.tail().lacks(row)
+    }
+
     /// Writes all of the tail to the tables and ends.
     pub async fn close(&self) {
         let written = async {

@@ -5,6 +5,7 @@ mod batch;
 mod checkpoint;
 mod commit;
 mod connections;
+mod deleting;
 mod doubts;
 mod error;
 mod history;
@@ -252,6 +253,43 @@ impl Ledger for SqliteLedger {
     fn set_clock(&self, tenant: TenantRef, now: Millis, written: Written) -> Answer<'_, ()> {
         self.administer(move |c| async move { records::set_clock(c, tenant, now, &written).await }.boxed())
             .boxed()
+    }
+
+    fn suspend_tenant(&self, tenant: TenantRef, suspended: bool, written: Written) -> Answer<'_, ()> {
+        self.administer(move |c| {
+            async move { deleting::suspend(c, tenant, suspended, &written).await }.boxed()
+        })
+        .boxed()
+    }
+
+    fn delete_tenant(&self, tenant: TenantRef, written: Written) -> Answer<'_, ()> {
+        self.administer(move |c| async move { deleting::delete(c, tenant, &written).await }.boxed()).boxed()
+    }
+
+    fn deleted_tenants(&self) -> Answer<'_, Vec<(TenantRef, Millis)>> {
+        async move {
+            let rows = self.rows(|c| deleting::deleted(c).boxed()).await?;
+            rows.iter().map(deleting::read_deleted).collect()
+        }
+        .boxed()
+    }
+
+    fn purge_tenant(&self, tenant: TenantRef, rows: u32) -> Answer<'_, bool> {
+        async move {
+            let more = self.writer.write(move |c| deleting::purge(c, tenant, rows).boxed()).await?;
+            self.journal.wrote(rows as usize / 2);
+            let is_journaled = !more && self.journal.tail().has(tenant);
+            if is_journaled {
+                // On its way to the tables, which leave it out.
+                self.journal.write_out().await?;
+            }
+            Ok(more)
+        }
+        .boxed()
+    }
+
+    fn end_purge(&self, tenant: TenantRef) -> Answer<'_, ()> {
+        self.writer.write(move |c| deleting::end(c, tenant).boxed()).boxed()
     }
 
     fn records(&self, tenant: Option<TenantRef>) -> Answer<'_, Vec<Record>> {

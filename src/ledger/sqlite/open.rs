@@ -10,7 +10,7 @@ use sqlx::{ConnectOptions, Connection};
 use super::error::{is_busy, unmigrated, unopened};
 use crate::ledger::LedgerError;
 
-static MIGRATOR: Migrator = sqlx::migrate!("migrations/sqlite");
+pub(super) static MIGRATOR: Migrator = sqlx::migrate!("migrations/sqlite");
 
 /// 'Appo', as the first migration sets it.
 const APPLICATION_ID: i64 = 1_097_887_855;

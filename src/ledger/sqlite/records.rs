@@ -69,6 +69,7 @@ pub(super) async fn put(
     tenant: Option<TenantRef>,
     record: &Record,
 ) -> Result<(), Failure> {
+    refuse_deleted(&mut *connection, stored(tenant)).await?;
     let text = "SELECT version, body FROM records WHERE tenant = $1 AND kind = $2 AND id = $3
                 ORDER BY version DESC LIMIT 1";
     let query = sqlx::query(text).bind(stored(tenant)).bind(record.kind.as_str()).bind(record.id.as_str());
@@ -142,6 +143,15 @@ pub(super) async fn create_tenant(
         put(connection, Some(TenantRef(number)), record).await?;
     }
     Ok(TenantRow { number: TenantRef(number), id, test, suspended: false, clock: None })
+}
+
+/// Whoever writes for a tenant that was deleted meanwhile comes too late.
+pub(super) async fn refuse_deleted(connection: &mut SqliteConnection, tenant: u32) -> Result<(), Failure> {
+    let text = "SELECT EXISTS (SELECT 1 FROM deleted_tenants WHERE number = $1)";
+    match sqlx::query_scalar(text).bind(tenant).fetch_one(connection).await? {
+        true => Err(LedgerError::Conflict.into()),
+        false => Ok(()),
+    }
 }
 
 /// Sets the clock and writes the audit row. `Conflict`: there is no such tenant

@@ -20,14 +20,18 @@ pub(super) struct ManyRows {
     /// `INSERT INTO .. (..)`
     into: &'static str,
     columns: usize,
+    /// The column with the row's tenant, counted from 1.
+    tenant: usize,
     /// `ON CONFLICT ..`
     conflict: &'static str,
     texts: [OnceLock<String>; POWER_MAX + 1],
 }
 
 impl ManyRows {
-    pub const fn new(into: &'static str, columns: usize, conflict: &'static str) -> Self {
-        Self { into, columns, conflict, texts: [const { OnceLock::new() }; POWER_MAX + 1] }
+    /// Rows of deleted tenants are left out: what was under way when their
+    /// tenant was deleted does not come back.
+    pub const fn new(into: &'static str, columns: usize, tenant: usize, conflict: &'static str) -> Self {
+        Self { into, columns, tenant, conflict, texts: [const { OnceLock::new() }; POWER_MAX + 1] }
     }
 
     /// Writes `rows`; `bind` binds one row's columns in order, the first of
@@ -52,8 +56,11 @@ impl ManyRows {
         self.texts[power].get_or_init(|| {
             let row = format!("({})", vec!["?"; self.columns].join(","));
             let rows = vec![row; 1 << power].join(",");
-            let (into, conflict) = (self.into, self.conflict);
-            format!("{into} SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL {conflict}")
+            let Self { into, tenant, conflict, .. } = self;
+            format!(
+                "{into} SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL
+                 AND column{tenant} NOT IN (SELECT number FROM deleted_tenants) {conflict}"
+            )
         })
     }
 }

@@ -25,6 +25,8 @@ type Usage = BTreeMap<UsageKey, Totals>;
 pub(super) struct Tail {
     /// The newest row that the journal ever had.
     newest: i64,
+    /// The newest row up to which the tables have all.
+    written: i64,
     active: Layer,
     frozen: Option<Arc<Frozen>>,
     /// Grows whenever a layer is frozen (from then on the tables may show a
@@ -158,13 +160,30 @@ impl Tail {
 
     /// The frozen layer is in the tables.
     pub fn written(&mut self) {
-        self.frozen = None;
+        if let Some(frozen) = self.frozen.take() {
+            self.written = frozen.newest;
+        }
         self.moves += 1;
+    }
+
+    /// Whether the tables lack anything up to this row.
+    pub fn lacks(&self, row: i64) -> bool {
+        self.written < row && !self.is_empty()
+    }
+
+    /// Whether the tables may lack anything of a tenant.
+    pub fn has(&self, tenant: TenantRef) -> bool {
+        self.layers().any(|layer| {
+            layer.holds.values().any(|row| row.tenant == tenant.0)
+                || layer.accounts.keys().any(|key| key.tenant == tenant.0)
+                || layer.usage.iter().any(|(_, usage)| usage.keys().any(|key| key.tenant == tenant.0))
+        })
     }
 
     /// All of the journal up to `newest` is in the tables.
     pub fn all_written(&mut self, newest: i64) {
-        *self = Self { newest: newest.max(self.newest), moves: self.moves + 1, ..Self::default() };
+        let newest = newest.max(self.newest);
+        *self = Self { newest, written: newest, moves: self.moves + 1, ..Self::default() };
     }
 
     fn layers(&self) -> impl Iterator<Item = &Layer> {

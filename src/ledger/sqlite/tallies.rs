@@ -42,18 +42,21 @@ macro_rules! add_up {
 static REFUSALS: ManyRows = ManyRows::new(
     "INSERT INTO refusals (tenant, day, user_id, code, count)",
     5,
+    1,
     add_up!("tenant, day, user_id, code", "refusals", "count"),
 );
 
 static REFUSED: ManyRows = ManyRows::new(
     "INSERT INTO refused (tenant, user_id, recent)",
     3,
+    1,
     "ON CONFLICT (tenant, user_id) DO UPDATE SET recent = excluded.recent",
 );
 
 static COMPARISONS: ManyRows = ManyRows::new(
     "INSERT INTO comparisons (tenant, day, ours, theirs, checks)",
     5,
+    1,
     add_up!("tenant, day, ours, theirs", "comparisons", "checks"),
 );
 

@@ -5,6 +5,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use super::audit::{self, AuditRow};
 use super::error::Failure;
 use super::read::{get, named, unnamed};
+use super::records::refuse_deleted;
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::{Name, UserId};
 use crate::domain::time::Millis;
@@ -91,6 +92,7 @@ pub(super) async fn put(
     user: &User,
     written: &Written,
 ) -> Result<(), Failure> {
+    refuse_deleted(&mut *connection, tenant.0).await?;
     let rows = self::user(connection, tenant, &user.id).await?;
     let old = rows.first().map(read).transpose()?;
     let version = old.as_ref().map_or(0, |old| old.version);

@@ -1,5 +1,6 @@
 //! What callers may rely on, endpoint by endpoint; cases from the field keep their figures.
 
+pub mod authorization;
 mod batches;
 mod buckets;
 mod capacity;
@@ -9,9 +10,12 @@ mod doubts;
 mod endings;
 mod idempotency;
 mod identity;
+mod ingress;
 mod input;
+mod keys;
 mod lists;
 mod numbers;
+mod operators;
 mod plans;
 mod pools;
 mod probes;

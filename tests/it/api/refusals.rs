@@ -111,6 +111,56 @@ async fn an_exhausted_allowance_tells_no_client_to_come_back_soon() {
 }
 
 #[tokio::test]
+async fn every_spent_allowance_takes_the_tenants_status_and_keeps_all_else() {
+    let sheet = Sheet::new()
+        .dr(1)
+        .but("models", json!(["day"]))
+        .per("week", json!("week"), 10)
+        .but("models", json!(["week"]))
+        .mt(10)
+        .but("models", json!(["month"]))
+        .per("life", json!("lifetime"), 10)
+        .but("models", json!(["life"]))
+        .per("none", json!("day"), 0)
+        .but("models", json!(["none"]))
+        .rb(1, 1)
+        .but("models", json!(["rate"]));
+    let t = Tenant::with(sheet).await;
+    let ask = |model: &str| json!({"user": "u", "model": model, "input_tokens": 5, "max_output_tokens": 5});
+    for model in ["day", "week", "month", "life", "rate"] {
+        t.check(ask(model)).await.ok();
+    }
+    let open = t.check(json!({"user": "u", "model": "week"})).await.hold_id();
+    let spent = [
+        ("day", "daily_quota_exhausted"),
+        ("week", "weekly_quota_exhausted"),
+        ("month", "monthly_quota_exhausted"),
+        ("life", "quota_exhausted"),
+        ("none", "daily_quota_exhausted"),
+    ];
+    let before = t.quota("u").await.ok();
+    for status in [402, 403, 429] {
+        t.put_settings(json!({"denial_status": status})).await.ok();
+        for (model, code) in spent {
+            let alone = t.check(ask(model)).await.refused(status, code);
+            let batch = t.check_batch(&[ask(model), ask("rate")]).await.ok();
+            let item = &batch["results"][0];
+            assert_has(item, &json!({"status": status, "body": {"status": status, "code": code}}));
+            assert_eq!(item["headers"]["x-should-retry"], "false", "{item}");
+            assert_eq!(item["headers"].get("retry-after"), None, "{item}");
+            assert_eq!(item["body"]["resets_at"], alone.body["resets_at"]);
+            // What time brings back is a 429 whatever the setting.
+            let rate = &batch["results"][1];
+            assert_has(rate, &json!({"status": 429, "body": {"code": "request_rate_exceeded"}}));
+            assert_eq!(rate["headers"]["x-should-retry"], "true", "{rate}");
+        }
+        let more = t.extend(&open, json!({"add_output_tokens": 5})).await;
+        more.refused(status, "weekly_quota_exhausted");
+    }
+    assert_eq!(t.quota("u").await.ok(), before, "a refusal changes nothing");
+}
+
+#[tokio::test]
 async fn soft_limits_admit_and_say_that_they_were_crossed() {
     let t = Tenant::with(Sheet::new().dr(1).but("enforce", json!("soft"))).await;
     let first = t.ask("u", 0, 0).await.row("requests_per_day");
@@ -368,9 +418,7 @@ async fn warnings_name_the_highest_threshold_that_was_reached() {
 #[tokio::test]
 async fn a_setting_that_would_do_nothing_is_not_accepted() {
     let t = Tenant::with(Sheet::new().dr(1)).await;
-    for (name, value) in
-        [("shape", json!("openai")), ("on_outage", json!("bounded")), ("requests_per_second", json!(10))]
-    {
+    for (name, value) in [("shape", json!("openai")), ("on_outage", json!("bounded"))] {
         let refused = t.put_settings(json!({name: value})).await.refused(400, "invalid_request");
         assert_eq!(refused.body["errors"][0]["pointer"], format!("/{name}"));
     }

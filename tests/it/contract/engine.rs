@@ -391,6 +391,24 @@ async fn tenants_share_nothing() {
 }
 
 #[tokio::test]
+async fn a_tenant_that_is_no_more_is_forgotten_with_its_holds() {
+    for (name, engine) in engines() {
+        admitted(&engine, &take("u", 1, 90, None), NOW).await;
+        let mut other = take("u", 2, 90, None);
+        other.draft.tenant = TenantRef(2);
+        other.accounts.iter_mut().for_each(|key| key.tenant = TenantRef(2));
+        admitted(&engine, &other, NOW).await;
+        engine.forget_tenant(TenantRef(1));
+        assert!(engine.hold(TenantRef(1), HoldId(1)).is_none(), "{name}");
+        assert!(engine.hold(TenantRef(2), HoldId(2)).is_some(), "{name}: the other one's stays");
+        // What it had queued is handed over, and confirmed like the rest.
+        commit(&engine).await;
+        assert_eq!(engine.sweep(NOW), 2, "{name}: the other one's user and pool");
+        assert!(matches!(engine.take(&take("u", 3, 90, None), NOW).await, Ok(Step::Missing(_))), "{name}");
+    }
+}
+
+#[tokio::test]
 async fn idle_accounts_leave_and_busy_ones_stay() {
     for (name, engine) in engines() {
         admitted(&engine, &take("idle", 1, 10, None), NOW).await;

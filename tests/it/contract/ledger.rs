@@ -10,6 +10,7 @@ mod holds;
 mod records;
 mod samples;
 mod tallies;
+mod tenants;
 mod usage;
 mod users;
 
@@ -110,6 +111,13 @@ macro_rules! contract {
                 records_belong_to_their_tenant_or_to_nobody,
                 of_writers_at_the_same_time_one_wins,
                 the_revision_grows_by_one_with_every_write,
+            }
+            tenants::{
+                a_suspension_is_kept_until_it_ends,
+                a_deleted_tenants_id_is_free_and_its_number_is_not,
+                what_a_deleted_tenant_had_goes_in_portions_and_nobody_elses,
+                what_is_under_way_for_a_deleted_tenant_is_left_out,
+                a_purge_goes_on_where_it_was_stopped,
             }
         }
     };

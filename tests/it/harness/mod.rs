@@ -2,10 +2,11 @@
 
 mod client;
 pub mod compare;
-mod events;
+pub mod events;
 mod reply;
 mod server;
 pub mod sheets;
+pub mod signer;
 mod tenant;
 pub mod vectors;
 

@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, Row};
 use super::super::{doubts, history, read, records, tallies, users};
 use super::Dir;
 
-async fn plan(dir: &Dir, query: &str) -> String {
+pub(super) async fn plan(dir: &Dir, query: &str) -> String {
     let text = format!("EXPLAIN QUERY PLAN {query}");
     let rows = sqlx::query(AssertSqlSafe(text)).fetch_all(&mut dir.other().await).await.unwrap();
     let steps: Vec<String> = rows.iter().map(|row| row.get("detail")).collect();
