@@ -1,5 +1,6 @@
 //! Killed in the middle, crowded from all sides: the figures stay right.
 
+mod deletion;
 mod kill;
 mod parallel;
 pub mod process;
