@@ -79,8 +79,9 @@ fn of_tenant(common: &Common, id: &TenantId) -> anyhow::Result<(Vec<Sheet>, Vec<
     let config = common.load(None)?;
     super::runtime()?.block_on(async {
         let data = startup::open_existing(&config).await?;
-        let catalog = data.registry.tenant(id).await?.catalog();
-        let sheets = catalog.plans.values().map(|plan| plan.sheet.clone()).collect();
+        let tenant = data.registry.tenant(id).await?;
+        let (catalog, now) = (tenant.catalog(), tenant.now());
+        let sheets = catalog.plans.values().map(|plan| plan.current(now).sheet.clone()).collect();
         let pools = catalog.pools.iter().map(|entry| entry.pool.clone()).collect();
         data.ledger.close().await;
         Ok((sheets, pools))

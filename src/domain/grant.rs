@@ -10,7 +10,7 @@ use super::quantity::add_saturating;
 use super::time::Millis;
 
 /// An extra amount on the window limits of one name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// Unique among the grants of an account, for ever.
     pub id: u32,

@@ -8,7 +8,9 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{Content, Ref, RefOr, Response};
 use utoipa::{Modify, OpenApi};
 
-use super::admin::{capacity, clock, doubts, keys, models, plans, pools, records, settings, tenants, users};
+use super::admin::{
+    capacity, clock, doubts, keys, models, orgs, plans, pools, records, settings, tenants, users,
+};
 use super::{check, health, holds, problem, quota, usage};
 
 #[derive(OpenApi)]
@@ -23,7 +25,8 @@ use super::{check, health, holds, problem, quota, usage};
         usage::record,
         quota::of_user, quota::of_me, quota::stream,
         plans::all, plans::get, plans::put, plans::versions,
-        users::all, users::get, users::put, users::change_plan,
+        users::all, users::get, users::put, users::change_plan, users::put_overrides, users::grant,
+        orgs::get, orgs::put, orgs::quota, orgs::put_overrides, orgs::grant,
         records::user_ledger, records::audit, records::decisions,
         doubts::all, doubts::resolve, doubts::resolve_all,
         pools::all, pools::get, pools::put,

@@ -94,8 +94,13 @@ enum Shown {
 #[derive(Serialize, ToSchema)]
 #[schema(as = Quota)]
 pub struct QuotaReply<'a> {
-    user: &'a str,
-    plan: PlanRef<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<&'a str>,
+    /// In place of `user`, where an org is shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    org: Option<&'a str>,
+    /// `null`: an org without a sheet of its own.
+    plan: Option<PlanRef<'a>>,
     per_call: PerCallView,
     /// How much of a cache-read token counts toward input and total.
     cache_read_weight: f64,
@@ -107,9 +112,17 @@ pub struct QuotaReply<'a> {
     #[serde(serialize_with = "rows")]
     #[schema(value_type = Vec<QuotaRowView>)]
     limits: (&'a [(LimitRow, QuotaState)], Shown),
-    /// A plan change to come.
-    #[schema(value_type = Option<Object>)]
-    upcoming: Option<()>,
+    /// A change of plan, or of its sheet, to come.
+    upcoming: Option<UpcomingView<'a>>,
+}
+
+/// A plan that holds from an instant on.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Upcoming)]
+pub struct UpcomingView<'a> {
+    plan: PlanRef<'a>,
+    #[schema(value_type = String, format = DateTime)]
+    effective_at: Millis,
 }
 
 /// Caps of one call; `null` is none.
@@ -147,15 +160,23 @@ pub struct QuotaRowView<'a> {
 impl<'a> QuotaReply<'a> {
     fn new(quota: &'a QuotaView, shown: Shown) -> Self {
         Self {
-            user: quota.user.as_str(),
-            plan: PlanRef::from(&quota.plan),
+            user: Some(&quota.owner),
+            org: None,
+            plan: quota.plan.as_ref().map(PlanRef::from),
             per_call: quota.per_call.into(),
             cache_read_weight: quota.cache_read_weight.as_f64(),
             state: quota.state.as_str(),
             next_call_at: quota.next_call_at,
             limits: (&quota.limits, shown),
-            upcoming: None,
+            upcoming: quota.upcoming.as_ref().map(|next| UpcomingView {
+                plan: PlanRef::from(&next.plan),
+                effective_at: next.effective_at,
+            }),
         }
+    }
+
+    pub fn of_org(quota: &'a QuotaView) -> Self {
+        Self { user: None, org: Some(&quota.owner), ..Self::new(quota, Shown::All) }
     }
 }
 

@@ -9,7 +9,9 @@
 use actix_web::http::Method;
 use futures_util::future::LocalBoxFuture;
 
-use super::admin::{capacity, clock, doubts, keys, models, plans, pools, records, settings, tenants, users};
+use super::admin::{
+    capacity, clock, doubts, keys, models, orgs, plans, pools, records, settings, tenants, users,
+};
 use super::auth::Access;
 use super::call::Call;
 use super::reply::Answer;
@@ -85,6 +87,13 @@ pub static ROUTES: &[Route] = &[
     route!(GET "/v1/admin/holds", READ, doubts::all),
     route!(POST "/v1/admin/holds/resolve", WRITE, doubts::resolve_all),
     route!(POST "/v1/admin/holds/{id}/resolve", WRITE, doubts::resolve),
+    route!(PUT "/v1/admin/users/{user}/overrides", WRITE, users::put_overrides),
+    route!(POST "/v1/admin/users/{user}/grants", WRITE, users::grant),
+    route!(GET "/v1/admin/orgs/{org}", READ, orgs::get),
+    route!(PUT "/v1/admin/orgs/{org}", WRITE, orgs::put),
+    route!(GET "/v1/admin/orgs/{org}/quota", READ, orgs::quota),
+    route!(PUT "/v1/admin/orgs/{org}/overrides", WRITE, orgs::put_overrides),
+    route!(POST "/v1/admin/orgs/{org}/grants", WRITE, orgs::grant),
     route!(GET "/v1/admin/pools", READ, pools::all),
     route!(GET "/v1/admin/pools/{id}", READ, pools::get),
     route!(PUT "/v1/admin/pools/{id}", WRITE, pools::put),

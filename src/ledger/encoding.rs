@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{LedgerError, Record, RecordKind, User};
+use super::{LedgerError, Org, Record, RecordKind, Rights, User};
 use crate::domain::hold::Hold;
 
 /// First byte of a packed hold. A new form gets a new number, and the old one
@@ -63,8 +63,31 @@ pub(super) fn audited_user(user: &User) -> Value {
         "zone": user.zone,
         "anchor_day": user.anchor_day,
         "signals": user.signals.is_some(),
+        "rights": user.rights,
         "version": user.version,
     })
+}
+
+/// What the audit shows of an org.
+pub(super) fn audited_org(org: &Org) -> Value {
+    json!({
+        "plan": org.plan.as_ref().map(|plan| plan.as_str()),
+        "plan_since": org.plan_since.to_string(),
+        "zone": org.zone,
+        "rights": org.rights,
+        "version": org.version,
+    })
+}
+
+/// Rights as stored: none are NULL.
+pub(super) fn pack_rights(rights: Option<&Rights>) -> Result<Option<String>, LedgerError> {
+    let text = rights.filter(|rights| !rights.is_empty()).map(serde_json::to_string).transpose();
+    text.map_err(|error| LedgerError::Corrupt(format!("rights cannot be packed: {error}")))
+}
+
+pub(super) fn unpack_rights(text: Option<&str>) -> Result<Option<Box<Rights>>, LedgerError> {
+    let rights = text.map(serde_json::from_str).transpose();
+    rights.map_err(|error| LedgerError::Corrupt(format!("stored rights: {error}")))
 }
 
 /// The audit's word for a write of a user: `user.plan` where nothing but the
@@ -74,14 +97,24 @@ pub(super) fn audited_user_action(old: Option<&User>, new: &User) -> &'static st
         return if new.plan_sequence.is_some() { "user.plan" } else { "user.put" };
     };
     let plan = (&new.plan, new.plan_since, new.plan_sequence);
+    let schedule =
+        |user: &User| user.rights.as_ref().map(|rights| rights.schedule.clone()).unwrap_or_default();
+    let mut rights = old.rights.clone();
+    if rights.is_some() || !schedule(new).is_empty() {
+        rights.get_or_insert_default().schedule = schedule(new);
+    }
     let moved = User {
+        rights: rights.filter(|rights| !rights.is_empty()),
         plan: new.plan.clone(),
         plan_since: new.plan_since,
         plan_sequence: new.plan_sequence,
         version: new.version,
+        born: new.born,
+        moved: new.moved,
         ..old.clone()
     };
-    match (&old.plan, old.plan_since, old.plan_sequence) != plan && moved == *new {
+    let is_moved = (&old.plan, old.plan_since, old.plan_sequence) != plan || schedule(old) != schedule(new);
+    match is_moved && moved == *new {
         true => "user.plan",
         false => "user.put",
     }

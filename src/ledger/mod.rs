@@ -3,11 +3,13 @@
 mod doubt;
 mod encoding;
 mod history;
+mod rights;
 mod sqlite;
 mod tallies;
 
 pub use doubt::{DoubtFilter, DoubtKey, DoubtPage, DoubtQuery};
 pub use history::{AuditEntry, AuditQuery, Edge, History, HistoryQuery};
+pub use rights::{Granting, Move, Overridden, Rights};
 pub use sqlite::{Durability, Inspection, SqliteLedger, inspect};
 pub use tallies::{
     Comparison, OTHER, RECENT_MAX, RefusalCount, RefusedCall, RefusedUser, THEIRS_MAX, Tally, Word,
@@ -100,7 +102,31 @@ pub struct User {
     pub anchor_day: Option<u8>,
     /// `device` and `address`, as the tenant gave them.
     pub signals: Option<Signals>,
+    /// Boxed, since most users have none.
+    pub rights: Option<Box<Rights>>,
     pub created_at: Millis,
+    /// The revision at which the user came on record; the ledger fills it in.
+    pub born: u64,
+    /// The revision at which the plan last changed; the ledger fills it in.
+    pub moved: u64,
+    pub version: u32,
+}
+
+/// An org on record: users who share the limits of scope `org`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Org {
+    pub id: Name,
+    /// The org's own sheet; `None`: each caller's.
+    pub plan: Option<Name>,
+    /// From when the present plan's figures hold.
+    pub plan_since: Millis,
+    /// IANA name; `None`: the tenant's.
+    pub zone: Option<String>,
+    pub rights: Option<Box<Rights>>,
+    pub created_at: Millis,
+    /// As a user's.
+    pub born: u64,
+    pub moved: u64,
     pub version: u32,
 }
 
@@ -142,6 +168,8 @@ pub struct Record {
     pub body: Option<String>,
     pub effective_at: Millis,
     pub written: Written,
+    /// The revision at which it was written; the ledger fills it in.
+    pub revision: u64,
 }
 
 /// Who wrote, when and why: also the audit row.
@@ -205,6 +233,12 @@ pub trait Ledger: Send + Sync + 'static {
     /// Inserts or replaces; `user.version` must be the stored one + 1 (0 = not
     /// stored), else `Conflict`. Writes the audit row.
     fn put_user(&self, tenant: TenantRef, user: User, written: Written) -> Answer<'_, ()>;
+    /// Users with a move of plan that came at `now` or before, by when it came.
+    fn users_to_move(&self, tenant: TenantRef, now: Millis, limit: u32) -> Answer<'_, Vec<User>>;
+
+    fn org(&self, tenant: TenantRef, id: Name) -> Answer<'_, Option<Org>>;
+    /// As [`put_user`](Self::put_user).
+    fn put_org(&self, tenant: TenantRef, org: Org, written: Written) -> Answer<'_, ()>;
 
     fn tenants(&self) -> Answer<'_, Vec<TenantRow>>;
     /// Creates a tenant with its first records, all or nothing. `Conflict`:

@@ -6,15 +6,15 @@ use smallvec::SmallVec;
 
 use super::charging::{Call, Charging, Subject};
 use super::shadow::believable;
-use super::users::Profile;
+use super::subject::Party;
 use super::{
-    Allowed, Catalog, CheckCommand, CheckReply, Plan, Service, ServiceError, Tenant, Unrecorded, WouldRefuse,
+    Allowed, Catalog, CheckCommand, CheckReply, Service, ServiceError, Tenant, Unrecorded, WouldRefuse,
 };
 use crate::domain::charge::AccountKey;
 use crate::domain::decision::{self, Code, Refusal};
 use crate::domain::hold::{Granted, Hold, RequestMark};
 use crate::domain::ids::{HoldId, Name};
-use crate::domain::plan::{Enforce, Scope};
+use crate::domain::plan::{Enforce, Scope, Sheet};
 use crate::domain::price::Prices;
 use crate::domain::quantity::MAX_AMOUNT;
 use crate::domain::step::{Ask, Shortfall, Shown};
@@ -79,10 +79,12 @@ impl Service {
     ) -> Result<(CheckReply, Unrecorded), ServiceError> {
         let now = tenant.now();
         let catalog = tenant.catalog();
-        let profile = self.registry.profile(tenant, &command.user).await?;
+        let party = self.registry.party(tenant, &command.user).await?;
+        let subject = party.subject(tenant, &catalog, &command.user, now)?;
         let mark = command.request_id.clone().map(|id| RequestMark { id, fingerprint: fingerprint(command) });
         let taking = catalog.settings.taking(&tenant.id, &command.user);
-        let context = Context { tenant, catalog: &catalog, profile: &profile, command, taking, now };
+        let subject = subject.as_ref();
+        let context = Context { tenant, catalog: &catalog, party: &party, subject, command, taking, now };
         let admissible = match context.admissible()? {
             Ok(admissible) => admissible,
             Err(refusal) => {
@@ -107,7 +109,7 @@ impl Service {
             amounts: &mut amounts,
         };
         let pool = catalog.pool_for(call.model);
-        let subject = context.subject(admissible.plan);
+        let subject = admissible.subject;
         let charging = subject.charges(&mut call, pool.map(|pool| &**pool), None);
         let take = Take {
             accounts: charging.accounts.clone(),
@@ -129,13 +131,13 @@ impl Service {
 
     async fn answer(
         &self,
-        context: &Context<'_>,
-        admissible: &Admissible<'_>,
+        context: &Context<'_, '_>,
+        admissible: &Admissible<'_, '_>,
         charging: &Charging<'_>,
         taken: Taken,
         mark: Option<RequestMark>,
     ) -> Result<(CheckReply, Unrecorded), ServiceError> {
-        let plan = admissible.plan;
+        let plan = admissible.subject.version();
         let allowed =
             |hold: Option<Arc<Hold>>, granted: Granted, standings: &[Shown], short: &[Shortfall]| Allowed {
                 now: hold.as_ref().map_or(context.now, |hold| hold.created_at),
@@ -176,12 +178,13 @@ impl Service {
     }
 
     /// A call that is too large is told how the limits stand, too.
-    async fn with_standings(&self, context: &Context<'_>, refusal: Refusal) -> Result<Refusal, ServiceError> {
-        let plan = match refusal.code {
-            Code::InputTooLarge | Code::OutputTooLarge => context.plan()?,
-            _ => None,
-        };
-        let Some(plan) = plan else { return Ok(refusal) };
+    async fn with_standings(
+        &self,
+        context: &Context<'_, '_>,
+        refusal: Refusal,
+    ) -> Result<Refusal, ServiceError> {
+        let is_too_large = matches!(refusal.code, Code::InputTooLarge | Code::OutputTooLarge);
+        let Some(subject) = context.subject.filter(|_| is_too_large) else { return Ok(refusal) };
         let model = context.command.model.as_ref().map(|model| context.catalog.models.canonical(model));
         let mut call = Call {
             model: model.as_ref().map(Name::as_str),
@@ -191,7 +194,7 @@ impl Service {
             prices: Prices::default(),
             amounts: &mut Vec::new(),
         };
-        let charging = context.subject(plan).charges(&mut call, None, None);
+        let charging = subject.charges(&mut call, None, None);
         let standings = self.standings(&charging.accounts, &charging.to_show(), context.now).await?;
         Ok(Refusal { limits: charging.rows(&standings), ..refusal })
     }
@@ -199,7 +202,7 @@ impl Service {
     /// The hold that the check's request id stands for, if any.
     async fn known_request(
         &self,
-        context: &Context<'_>,
+        context: &Context<'_, '_>,
         mark: Option<&RequestMark>,
     ) -> Result<Option<Arc<Hold>>, ServiceError> {
         let Some(mark) = mark.filter(|_| !context.command.dry_run) else { return Ok(None) };
@@ -218,7 +221,7 @@ impl Service {
     /// Answers a repeated request id.
     async fn replay(
         &self,
-        context: &Context<'_>,
+        context: &Context<'_, '_>,
         hold: Arc<Hold>,
         mark: Option<RequestMark>,
     ) -> Result<(CheckReply, Unrecorded), ServiceError> {
@@ -246,18 +249,20 @@ impl Service {
 }
 
 /// A check with what holds for its user now.
-struct Context<'a> {
+struct Context<'a, 's> {
     tenant: &'a Tenant,
     catalog: &'a Catalog,
-    profile: &'a Profile,
+    party: &'a Party,
+    /// `None`: not on record, and the tenant has no default plan.
+    subject: Option<&'a Subject<'s>>,
     command: &'a CheckCommand,
     taking: Taking,
     now: Millis,
 }
 
 /// What is decided before any limit is asked.
-struct Admissible<'a> {
-    plan: &'a Plan,
+struct Admissible<'a, 's> {
+    subject: &'a Subject<'s>,
     model: Option<Name>,
     prices: Prices,
     input_tokens: u64,
@@ -268,10 +273,10 @@ struct Admissible<'a> {
     would_refuse: Option<WouldRefuse>,
 }
 
-impl<'a> Context<'a> {
+impl<'a, 's> Context<'a, 's> {
     /// The rules that need no account: who may call at all, and how large a
     /// call may be. `Ok(Err(_))` is a refusal.
-    fn admissible(&self) -> Result<Result<Admissible<'a>, Refusal>, ServiceError> {
+    fn admissible(&self) -> Result<Result<Admissible<'a, 's>, Refusal>, ServiceError> {
         let settings = &self.catalog.settings;
         let command = self.command;
         let known_model =
@@ -279,9 +284,10 @@ impl<'a> Context<'a> {
         if command.model.is_some() && known_model.is_none() && !settings.default_pool_only {
             return Err(ServiceError::UnknownModel);
         }
-        let Some(plan) = self.plan()? else { return Ok(Err(Refusal::plain(Code::UnknownUser))) };
+        let Some(subject) = self.subject else { return Ok(Err(Refusal::plain(Code::UnknownUser))) };
+        let sheet = &subject.version().sheet;
         let most = settings.max_tokens_per_call;
-        let output_cap = plan.sheet.per_call.max_output_tokens.map(|cap| cap.min(most));
+        let output_cap = sheet.per_call.max_output_tokens.map(|cap| cap.min(most));
         let output_max = command.max_output_tokens.or(output_cap).unwrap_or(0);
         let output_min = command.min_output_tokens.unwrap_or(output_max);
         if output_min > output_max {
@@ -293,7 +299,7 @@ impl<'a> Context<'a> {
                 "input and output together are above 2^53-1",
             ));
         }
-        let refused = self.refused_by_no_limit(plan, output_max);
+        let refused = self.refused_by_no_limit(sheet, output_max);
         if let (Some(refusal), Taking::Enforced) = (&refused, self.taking) {
             return Ok(Err(refusal.clone()));
         }
@@ -302,7 +308,7 @@ impl<'a> Context<'a> {
         // Nothing would have been granted: the caller's own figure is.
         let output_min = if would_refuse.is_some() { output_max } else { output_min };
         Ok(Ok(Admissible {
-            plan,
+            subject,
             model: command.model.as_ref().map(|model| self.catalog.models.canonical(model)),
             prices: known_model.map(Prices::from).unwrap_or_default(),
             input_tokens: believable(command.input_tokens),
@@ -314,14 +320,14 @@ impl<'a> Context<'a> {
     }
 
     /// Who may not call at all, and what no call may be.
-    fn refused_by_no_limit(&self, plan: &Plan, output_max: u64) -> Option<Refusal> {
-        if self.profile.is_suspended() {
+    fn refused_by_no_limit(&self, sheet: &Sheet, output_max: u64) -> Option<Refusal> {
+        if self.party.profile.is_suspended() {
             return Some(Refusal::plain(Code::UserSuspended));
         }
-        if plan.sheet.requires_verified && !self.profile.is_verified() {
+        if sheet.requires_verified && !self.party.profile.is_verified() {
             return Some(Refusal::plain(Code::UserUnverified));
         }
-        let (most, caps) = (self.catalog.settings.max_tokens_per_call, plan.sheet.per_call);
+        let (most, caps) = (self.catalog.settings.max_tokens_per_call, sheet.per_call);
         let too_large = |code, max| Some(Refusal { max: Some(max), ..Refusal::plain(code) });
         let input_max = caps.max_input_tokens.map_or(most, |cap| cap.min(most));
         if self.command.input_tokens > input_max {
@@ -334,34 +340,16 @@ impl<'a> Context<'a> {
         None
     }
 
-    /// The user's plan, else the tenant's default one, if it has any.
-    fn plan(&self) -> Result<Option<&'a Plan>, ServiceError> {
-        let id = self.profile.plan().or(self.catalog.settings.default_plan.as_ref());
-        let plan = |id| self.catalog.plan(id).map(|plan| &**plan).ok_or(ServiceError::UnknownPlan);
-        id.map(plan).transpose()
-    }
-
-    fn subject(&self, plan: &'a Plan) -> Subject<'a> {
-        Subject {
-            tenant: self.tenant.number,
-            catalog: self.catalog,
-            user: &self.command.user,
-            profile: self.profile,
-            org: self.profile.org(),
-            plan,
-            now: self.now,
-        }
-    }
-
     /// The hold to be; the engine fills in what it decides.
     fn draft(
         &self,
-        admissible: &Admissible<'_>,
+        admissible: &Admissible<'_, '_>,
         pool: Option<Name>,
         request: Option<RequestMark>,
         amounts: Vec<(crate::domain::ids::Label, u64)>,
     ) -> Hold {
-        let mut draft = self.subject(admissible.plan).draft(super::new_hold_id(self.now), pool);
+        let is_known = self.party.profile.is_known();
+        let mut draft = admissible.subject.draft(super::new_hold_id(self.now), pool, !is_known);
         draft.request = request.filter(|_| !self.command.dry_run);
         draft.model.clone_from(&admissible.model);
         draft.feature.clone_from(&self.command.feature);

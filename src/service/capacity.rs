@@ -47,7 +47,8 @@ impl Registry {
         let name = question.pool.as_ref().map_or(DEFAULT_POOL, Name::as_str);
         let entry = catalog.pools.iter().find(|entry| entry.pool.id.as_str() == name);
         let entry = entry.ok_or_else(|| ServiceError::invalid("/pool", format!("is not there: {name}")))?;
-        let sheets = catalog.plans.values().map(|plan| &plan.sheet);
+        let now = tenant.now();
+        let sheets = catalog.plans.values().map(|plan| &plan.current(now).sheet);
         capacity::check(sheets, &entry.pool, &question.active).map_err(ServiceError::Invalid)
     }
 }

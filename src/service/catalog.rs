@@ -17,9 +17,12 @@ use crate::ledger::{Record, RecordKind, TenantRow};
 
 use super::clock::{TenantClock, WallClock};
 use super::error::ServiceError;
-use super::history::History;
 use super::ingress::Ingress;
+use super::plans::{Applies, Plan, PlanVersion, VersionRecord, VersionTerms, read_audience};
 use super::settings::Settings;
+
+/// All versions of records, newest first, by kind and id.
+pub(super) type Earlier = HashMap<(RecordKind, String), Vec<Record>>;
 
 /// A tenant in force. The same object for as long as the process lives, so
 /// that whoever holds it sees its clock, its catalog and its suspension as
@@ -118,22 +121,9 @@ pub struct Catalog {
     pub pools: Vec<Arc<PoolEntry>>,
     pub models: Arc<Models>,
     pub models_version: u32,
-}
-
-/// A plan sheet in force.
-#[derive(Debug)]
-pub struct Plan {
-    pub sheet: Sheet,
-    pub version: u32,
-    /// On the tenant's clock. A test clock may have been set back since.
-    pub effective_at: Millis,
-    /// The cell of each of the sheet's limits, in the sheet's order.
-    pub cells: Vec<CellId>,
-    /// The filter of each limit with aliases resolved, in the sheet's order.
-    pub filters: Vec<Filter>,
-    /// What held before this version.
-    pub(super) history: History,
-    models_version: u32,
+    /// The tenant's zones of before, with the instants until which they held,
+    /// ascending.
+    pub(super) zones: Vec<(Millis, Arc<Zone>)>,
 }
 
 /// A pool in force.
@@ -151,19 +141,8 @@ pub struct PoolEntry {
     models_version: u32,
 }
 
-impl Plan {
-    /// `catalog` gives the models by which aliases in filters are resolved.
-    pub(super) fn new(sheet: Sheet, version: u32, effective_at: Millis, catalog: &Catalog) -> Self {
-        let cells = sheet.limits.iter().map(Limit::cell).collect();
-        let filters = sheet.limits.iter().map(|limit| limit.filter.resolved(&catalog.models)).collect();
-        let models_version = catalog.models_version;
-        let history = History::default();
-        Self { sheet, version, effective_at, cells, filters, history, models_version }
-    }
-}
-
 impl PoolEntry {
-    /// As [`Plan::new`].
+    /// `catalog` gives the models by which aliases in filters are resolved.
     pub(super) fn new(pool: Pool, version: u32, effective_at: Millis, catalog: &Catalog) -> Self {
         let limits = || pool.limits.iter().map(|limit| &limit.limit);
         let cells = limits().map(Limit::cell).collect();
@@ -183,20 +162,17 @@ impl Catalog {
             pools: Vec::new(),
             models: Arc::new(Models::default()),
             models_version: 0,
+            zones: Vec::new(),
         }
     }
 
     /// Builds the snapshot of `records` (the newest of each); what is the same
     /// in `before` is taken over as it is. `earlier` has all versions, newest
-    /// first, of the plans that [`needs_versions`](Self::needs_versions) names.
+    /// first, of the records that [`needs_versions`](Self::needs_versions) names.
     ///
     /// # Errors
     /// `Corrupt`, naming the record that cannot be read.
-    pub(super) fn build(
-        records: &[Record],
-        before: &Self,
-        earlier: &HashMap<String, Vec<Record>>,
-    ) -> Result<Self, ServiceError> {
+    pub(super) fn build(records: &[Record], before: &Self, earlier: &Earlier) -> Result<Self, ServiceError> {
         let mut new = Self::empty();
         let of_kind = |kind| records.iter().filter(move |record| record.kind == kind);
         if let Some(record) = of_kind(RecordKind::Models).next() {
@@ -210,11 +186,11 @@ impl Catalog {
         if let Some(record) = of_kind(RecordKind::Settings).next() {
             new.settings = parse(record, Settings::read)?;
             new.settings_version = record.version;
+            new.zones = new.zones_before(record, before, earlier)?;
         }
         for record in of_kind(RecordKind::Plan) {
-            let versions = earlier.get(&record.id).map_or(&[][..], Vec::as_slice);
-            let plan = new.plan_of(record, before, versions)?;
-            new.plans.insert(plan.sheet.id.clone(), plan);
+            let plan = new.plan_of(record, before, earlier)?;
+            new.plans.insert(plan.id.clone(), plan);
         }
         for record in of_kind(RecordKind::Pool) {
             let entry = new.pool_of(record, before)?;
@@ -224,60 +200,97 @@ impl Catalog {
         Ok(new)
     }
 
-    /// The plans whose history `before` does not tell.
+    /// The records whose earlier versions are needed and `self` does not tell.
     pub(super) fn needs_versions<'r>(
         &'r self,
         records: &'r [Record],
     ) -> impl Iterator<Item = &'r Record> + 'r {
-        let plans = records.iter().filter(|record| record.kind == RecordKind::Plan && record.version > 1);
-        plans.filter(|record| {
-            let known = self.plans.values().find(|plan| plan.sheet.id.as_str() == record.id);
-            known.is_none_or(|plan| plan.version != record.version && plan.version + 1 != record.version)
+        records.iter().filter(|record| {
+            let known = match record.kind {
+                RecordKind::Plan => self.plan_named(&record.id).map_or(0, |plan| plan.newest().version),
+                RecordKind::Settings => self.settings_version,
+                RecordKind::Pool | RecordKind::Models | RecordKind::Key => return false,
+            };
+            record.version > 1 && known != record.version && known + 1 != record.version
         })
     }
 
-    /// What held before the version of `record`.
-    fn history_of(
-        &self,
-        record: &Record,
-        known: Option<&Arc<Plan>>,
-        versions: &[Record],
-    ) -> Result<History, ServiceError> {
-        if let Some(known) = known.filter(|known| known.version == record.version) {
-            return Ok(known.history.clone());
-        }
-        if let Some(known) = known.filter(|known| known.version + 1 == record.version) {
-            return Ok(History::after(known));
-        }
-        let mut history = History::default();
-        for older in versions.iter().rev().filter(|older| older.version < record.version) {
-            let sheet = parse(older, |node| Sheet::read(node).map(|(sheet, _)| sheet))?;
-            let mut plan = Plan::new(sheet, older.version, older.effective_at, self);
-            plan.history = history;
-            history = History::after(&plan);
-        }
-        Ok(history)
+    fn plan_named(&self, id: &str) -> Option<&Arc<Plan>> {
+        self.plans.values().find(|plan| plan.id.as_str() == id)
     }
 
-    fn plan_of(
+    fn zones_before(
         &self,
         record: &Record,
         before: &Self,
-        versions: &[Record],
-    ) -> Result<Arc<Plan>, ServiceError> {
-        let known = before.plans.values().find(|plan| plan.sheet.id.as_str() == record.id);
-        let is_same = |known: &&Arc<Plan>| {
-            (known.version, known.models_version) == (record.version, self.models_version)
+        earlier: &Earlier,
+    ) -> Result<Vec<(Millis, Arc<Zone>)>, ServiceError> {
+        let mut zones = before.zones.clone();
+        if before.settings_version == record.version {
+            return Ok(zones);
+        }
+        let mut step = |at: Millis, from: &Arc<Zone>, to: &Arc<Zone>| {
+            if from != to {
+                zones.push((at, from.clone()));
+            }
         };
-        match known.filter(is_same) {
-            Some(known) => Ok(known.clone()),
-            None => {
-                let sheet = parse(record, |node| Sheet::read(node).map(|(sheet, _)| sheet))?;
-                let mut plan = Plan::new(sheet, record.version, record.effective_at, self);
-                plan.history = self.history_of(record, known, versions)?;
-                Ok(Arc::new(plan))
+        if before.settings_version > 0 && before.settings_version + 1 == record.version {
+            step(record.effective_at, &before.settings.zone, &self.settings.zone);
+            return Ok(zones);
+        }
+        zones.clear();
+        let mut last: Option<Arc<Zone>> = None;
+        for older in earlier.get(&(RecordKind::Settings, record.id.clone())).into_iter().flatten().rev() {
+            let zone = parse(older, Settings::read)?.zone;
+            if let Some(from) = last.replace(zone.clone()).filter(|from| *from != zone) {
+                zones.push((older.effective_at, from));
             }
         }
+        Ok(zones)
+    }
+
+    fn plan_of(&self, record: &Record, before: &Self, earlier: &Earlier) -> Result<Arc<Plan>, ServiceError> {
+        let known = before.plan_named(&record.id);
+        let same_models = self.models_version == before.models_version;
+        if let Some(known) = known.filter(|known| same_models && known.newest().version == record.version) {
+            return Ok(known.clone());
+        }
+        let read = |record: &Record| self.version_of(record).map(Arc::new);
+        let of_known = known.filter(|known| known.newest().version + 1 >= record.version);
+        let versions = match of_known {
+            Some(known) => {
+                let again = |version: &Arc<PlanVersion>| match same_models {
+                    true => version.clone(),
+                    false => Arc::new(version.with_models(&self.models)),
+                };
+                let mut versions: Vec<_> = known.versions().iter().map(again).collect();
+                if known.newest().version < record.version {
+                    versions.push(read(record)?);
+                }
+                versions
+            }
+            None => {
+                let key = (RecordKind::Plan, record.id.clone());
+                let all = earlier.get(&key).map_or(std::slice::from_ref(record), Vec::as_slice);
+                let till_now = all.iter().rev().filter(|older| older.body.is_some());
+                till_now.map(read).collect::<Result<_, _>>()?
+            }
+        };
+        let id = versions.first().map(|version| version.sheet.id.clone());
+        let id = id.ok_or_else(|| ServiceError::Corrupt(format!("plan '{}' has no version", record.id)))?;
+        Ok(Arc::new(Plan::new(id, versions)))
+    }
+
+    /// One version of a plan as stored.
+    pub(super) fn version_of(&self, record: &Record) -> Result<PlanVersion, ServiceError> {
+        let (sheet, terms) = parse(record, |node| {
+            node.read(|fields| {
+                let applies = Applies::read(fields, "applies").unwrap_or(Applies::Now);
+                let terms = VersionTerms { applies, to: read_audience(fields) };
+                Some((Sheet::fields(fields, None)?, terms))
+            })
+        })?;
+        Ok(PlanVersion::new(sheet, VersionRecord::of(record, terms), &self.models))
     }
 
     fn pool_of(&self, record: &Record, before: &Self) -> Result<Arc<PoolEntry>, ServiceError> {
@@ -292,6 +305,12 @@ impl Catalog {
                 Ok(Arc::new(PoolEntry::new(pool, record.version, record.effective_at, self)))
             }
         }
+    }
+
+    /// The tenant's zone at an instant, as far back as records go.
+    pub(super) fn zone_at(&self, at: Millis) -> &Arc<Zone> {
+        let before = self.zones.iter().find(|(until, _)| at < *until);
+        before.map_or(&self.settings.zone, |(_, zone)| zone)
     }
 
     pub fn plan(&self, id: &Name) -> Option<&Arc<Plan>> {

@@ -8,14 +8,17 @@ use serde_json::{Value, json};
 use crate::domain::document::{Fault, Node, Reader};
 use crate::domain::ids::Name;
 use crate::domain::plan::{LintWarning, Models, Pool, Sheet};
+use crate::domain::time::Millis;
 use crate::ledger::{LedgerError, Record, RecordKind, Written};
 
-use super::catalog::{Catalog, Plan, PoolEntry, Tenant, parse};
+use super::catalog::{Catalog, PoolEntry, Tenant};
 use super::error::ServiceError;
+use super::plans::Plan;
+use super::plans::{Applies, Audience, PlanVersion, VersionRecord, VersionTerms, read_audience};
+use super::profiles::Profile;
 use super::reason::{optional_reason, required_reason};
 use super::registry::Registry;
 use super::settings::Settings;
-use super::users::only_now;
 
 /// Writers of one record at a time that are waited for before giving up.
 const TRIES: usize = 16;
@@ -26,6 +29,9 @@ const POOLS_MAX: usize = 200;
 #[derive(Debug)]
 pub struct PlanPut {
     sheet: Sheet,
+    /// `None`: an upgrade at once, a downgrade when running months end.
+    applies: Option<Applies>,
+    to: Audience,
     /// Look, but change nothing.
     pub dry_run: bool,
     reason: Option<String>,
@@ -36,15 +42,12 @@ impl PlanPut {
     /// fields. The sheet may leave out its id, and may not name another.
     pub fn read(node: &Node<'_>, id: &Name) -> Result<Self, Vec<Fault>> {
         node.read(|fields| {
-            only_now(fields, "applies");
-            match fields.optional("to").text() {
-                None | Some("everyone") => {}
-                Some(_) => fields.fault("to", "is not supported: only \"everyone\" is supported yet"),
-            }
+            let applies = Applies::read(fields, "applies");
+            let to = read_audience(fields);
             let dry_run = fields.optional("dry_run").flag().unwrap_or(false);
             let reason = if dry_run { optional_reason(fields) } else { required_reason(fields) };
             let sheet = Sheet::fields(fields, Some(id));
-            Some(Self { sheet: sheet?, dry_run, reason })
+            Some(Self { sheet: sheet?, applies, to, dry_run, reason })
         })
     }
 }
@@ -88,7 +91,7 @@ impl ModelsPut {
 /// A plan as written, and what in it can never bite.
 #[derive(Debug)]
 pub struct PlanWritten {
-    pub plan: Arc<Plan>,
+    pub plan: Arc<PlanVersion>,
     pub warnings: Vec<LintWarning>,
 }
 
@@ -100,13 +103,34 @@ pub struct Versioned {
     pub version: u32,
 }
 
-impl Plan {
-    /// The sheet with `version` and `effective_at`.
-    pub fn to_json(&self) -> Value {
+impl PlanVersion {
+    /// The sheet with `version`, `applies`, `to` and `effective_at`: of a
+    /// version that waits for users' months to end, when the tenant's own ends.
+    pub fn to_json(&self, catalog: &Catalog) -> Value {
         let mut body = self.sheet.to_json();
         body["version"] = self.version.into();
-        body["effective_at"] = self.effective_at.to_string().into();
+        self.terms.describe(&mut body);
+        body["effective_at"] = self.effective_at(catalog).to_string().into();
         body
+    }
+
+    fn effective_at(&self, catalog: &Catalog) -> Millis {
+        if self.terms.applies != Applies::NextWindow {
+            return self.takes_hold_at();
+        }
+        Profile::default().holder().month_end(&self.sheet, catalog, self.written_at)
+    }
+}
+
+impl PlanPut {
+    /// For whom and from when the new sheet holds.
+    fn terms(&self, before: Option<&Arc<Plan>>) -> VersionTerms {
+        let is_downgrade = || before.is_some_and(|plan| plan.newest().sheet.is_downgrade_to(&self.sheet));
+        let applies = self.applies.unwrap_or_else(|| match is_downgrade() {
+            true => Applies::NextWindow,
+            false => Applies::Now,
+        });
+        VersionTerms { applies, to: self.to }
     }
 }
 
@@ -137,34 +161,38 @@ impl Registry {
         let catalog = tenant.catalog();
         let warnings = put.sheet.lint(&catalog.models);
         if put.dry_run {
-            let version = catalog.plan(&id).map_or(0, |plan| plan.version);
+            let version = catalog.plan(&id).map_or(0, |plan| plan.newest().version);
             if expected.is_some_and(|expected| expected != version) {
                 return Err(ServiceError::ChangedMeanwhile);
             }
-            let plan = Plan::new(put.sheet, version + 1, tenant.now(), &catalog);
+            let terms = put.terms(catalog.plan(&id));
+            let record = VersionRecord { version: version + 1, written_at: tenant.now(), revision: 0, terms };
+            let plan = PlanVersion::new(put.sheet, record, &catalog.models);
             return Ok(PlanWritten { plan: Arc::new(plan), warnings });
         }
-        let body = put.sheet.to_json().to_string();
-        let write = Write { kind: RecordKind::Plan, id: id.as_str(), expected, by, reason: put.reason };
-        let catalog =
-            self.write(tenant, write, |catalog| room_for_plan(catalog, &id).map(|()| body.clone())).await?;
+        let reason = put.reason.clone();
+        let write = Write { kind: RecordKind::Plan, id: id.as_str(), expected, by, reason };
+        let body = |catalog: &Catalog| {
+            room_for_plan(catalog, &id)?;
+            let mut body = put.sheet.to_json();
+            put.terms(catalog.plan(&id)).describe(&mut body);
+            Ok(body.to_string())
+        };
+        let catalog = self.write(tenant, write, body).await?;
         let plan = catalog.plan(&id).ok_or_else(|| unreadable("plan"))?;
-        Ok(PlanWritten { plan: plan.clone(), warnings })
+        Ok(PlanWritten { plan: plan.newest().clone(), warnings })
     }
 
     /// All versions of a plan, newest first.
-    pub async fn plan_versions(&self, tenant: &Tenant, id: &Name) -> Result<Vec<Plan>, ServiceError> {
+    pub async fn plan_versions(&self, tenant: &Tenant, id: &Name) -> Result<Vec<PlanVersion>, ServiceError> {
         let kind = RecordKind::Plan;
         let records = self.ledger.versions(Some(tenant.number), kind, id.as_str().to_owned()).await?;
         if records.is_empty() {
             return Err(ServiceError::UnknownPlan);
         }
         let catalog = tenant.catalog();
-        let plan = |record: &Record| {
-            let sheet = parse(record, |node| Sheet::read(node).map(|(sheet, _)| sheet))?;
-            Ok(Plan::new(sheet, record.version, record.effective_at, &catalog))
-        };
-        records.iter().filter(|record| record.body.is_some()).map(plan).collect()
+        let written = records.iter().filter(|record| record.body.is_some());
+        written.map(|record| catalog.version_of(record)).collect()
     }
 
     /// Puts a new version of a pool in force.
@@ -267,6 +295,7 @@ impl Registry {
                 body: Some(body(&catalog)?),
                 effective_at: now,
                 written: Written { at: now, by: write.by.to_owned(), reason: write.reason.clone() },
+                revision: 0,
             };
             match self.writer.put_record(Some(tenant.number), record).await {
                 Ok(()) => {
@@ -294,7 +323,7 @@ struct Write<'a> {
 fn version_of(catalog: &Catalog, kind: RecordKind, id: &str) -> u32 {
     match kind {
         RecordKind::Plan => {
-            catalog.plans.values().find(|plan| plan.sheet.id.as_str() == id).map_or(0, |plan| plan.version)
+            catalog.plans.values().find(|plan| plan.id.as_str() == id).map_or(0, |plan| plan.newest().version)
         }
         RecordKind::Pool => {
             catalog.pools.iter().find(|entry| entry.pool.id.as_str() == id).map_or(0, |entry| entry.version)

@@ -6,32 +6,47 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::calendar::Calendar;
-use super::catalog::{Catalog, Plan, PoolEntry};
-use super::users::Profile;
-use crate::domain::charge::{
-    AccountKey, CellId, Charge, Demand, Earlier, Figures, MeterCode, Span, TenantRef,
-};
+use super::catalog::{Catalog, PoolEntry};
+use super::plans::PlanVersion;
+use super::terms::{Holder, Terms};
+use crate::domain::charge::{AccountKey, CellId, Charge, Demand, Figures, MeterCode, TenantRef};
 use crate::domain::decision::{self, LimitRow, Refusal};
 use crate::domain::hold::{Amounts, Caps, Granted, Hold, Stage};
 use crate::domain::ids::{HoldId, Label, Name, UserId};
 use crate::domain::plan::{Enforce, Filter, Limit, Meter, PoolCounts, Rule, Scope};
 use crate::domain::price::Prices;
 use crate::domain::step::{Shortfall, Shown};
-use crate::domain::time::{Anchor, Millis, Period, Zone};
+use crate::domain::time::{Millis, Zone};
 use crate::engine::Accounts;
 
-/// A user of a tenant, with the plan that holds now.
-#[derive(Clone, Copy)]
+/// Whose limits count, by what they are entitled to now.
 pub(super) struct Subject<'a> {
     pub tenant: TenantRef,
     pub catalog: &'a Catalog,
     pub user: &'a UserId,
-    pub profile: &'a Profile,
-    /// Whose org limits count: the user's, or for a hold the one it began with.
-    pub org: Option<&'a Name>,
-    pub plan: &'a Plan,
+    pub holder: Holder<'a>,
+    pub terms: Terms<'a>,
+    /// The org whose limits count: the user's, or for a hold the one it began
+    /// with.
+    pub org: Option<OrgSide<'a>>,
     pub now: Millis,
+}
+
+/// An org beside a user.
+pub(super) struct OrgSide<'a> {
+    pub id: &'a Name,
+    pub holder: Holder<'a>,
+    /// `None`: the org has no sheet of its own, the caller's counts.
+    pub terms: Option<Terms<'a>>,
+}
+
+/// What the limits of a scope come from.
+pub(super) struct Source<'s, 'a> {
+    /// `None` for the tenant's own account.
+    pub holder: Option<&'s Holder<'a>>,
+    /// Where one sheet alone says what the limits are.
+    pub own: Option<&'s Terms<'a>>,
+    pub version: &'a PlanVersion,
 }
 
 /// What a call is, as far as limits care.
@@ -52,6 +67,7 @@ pub(super) struct Call<'a> {
 #[derive(Default)]
 pub(super) struct Charging<'a> {
     pub accounts: Accounts,
+    ones_own: SmallVec<[bool; 4]>,
     pub charges: SmallVec<[Charge; 8]>,
     pub limits: SmallVec<[&'a Limit; 8]>,
     /// The zone of each limit that is a calendar window.
@@ -59,25 +75,40 @@ pub(super) struct Charging<'a> {
 }
 
 impl<'a> Subject<'a> {
+    /// The version of the user's plan that holds now.
+    pub fn version(&self) -> &'a PlanVersion {
+        self.terms.version()
+    }
+
+    /// When a version to come, or the end of an override or a grant, next
+    /// changes what the limits say.
+    pub fn next_terms(&self) -> Option<Millis> {
+        let org = self.org.as_ref();
+        let holders = std::iter::once(&self.holder).chain(org.map(|side| &side.holder));
+        let terms = std::iter::once(&self.terms).chain(org.and_then(|side| side.terms.as_ref()));
+        let ends = holders.filter_map(|holder| holder.next_end(self.now));
+        ends.chain(terms.filter_map(|terms| Some(terms.upcoming?.since))).min()
+    }
+
     /// The charges of a call, with those of the pool it uses. The accounts of
     /// `hold`, if given, are among the charging's whatever the plan says now.
     pub fn charges(
-        self,
+        &self,
         call: &mut Call<'_>,
         pool: Option<&'a PoolEntry>,
         hold: Option<&Hold>,
     ) -> Charging<'a> {
         let mut charging = Charging::default();
-        charging.account(self.key(Scope::User));
+        charging.account(self.key(Scope::User), true);
         let touched = |scope| hold.is_some_and(|hold| hold.receipts.iter().any(|r| r.scope == scope));
         for scope in [Scope::User, Scope::Org, Scope::Tenant] {
             if touched(scope) {
-                charging.account(self.key(scope));
+                charging.account(self.key(scope), self.source(scope).own.is_some());
             }
             self.add_scope(&mut charging, scope, call);
         }
         if let Some(pool) = hold.and_then(|hold| hold.pool.as_ref()).filter(|_| touched(Scope::Pool)) {
-            charging.account(self.pool_key(pool));
+            charging.account(self.pool_key(pool), true);
         }
         if let Some(entry) = pool.filter(|entry| entry.pool.enforced) {
             self.add_pool(&mut charging, entry, call);
@@ -86,18 +117,19 @@ impl<'a> Subject<'a> {
     }
 
     /// A hold of this user, before anything is known of the call.
-    pub fn draft(self, id: HoldId, pool: Option<Name>) -> Hold {
-        let (sheet, settings) = (&self.plan.sheet, &self.catalog.settings);
+    pub fn draft(&self, id: HoldId, pool: Option<Name>, admits_user: bool) -> Hold {
+        let (version, settings) = (self.version(), &self.catalog.settings);
+        let sheet = &version.sheet;
         Hold {
             id,
             tenant: self.tenant,
             user: self.user.clone(),
-            org: self.org.cloned(),
+            org: self.org.as_ref().map(|org| org.id.clone()),
             pool,
             request: None,
             plan: sheet.id.clone(),
-            plan_version: self.plan.version,
-            admits_user: !self.profile.is_known(),
+            plan_version: version.version,
+            admits_user,
             models_version: self.catalog.models_version,
             model: None,
             feature: None,
@@ -120,47 +152,46 @@ impl<'a> Subject<'a> {
     }
 
     /// Every limit of the given scopes, as asked by an empty call of any kind.
-    pub fn all_limits(self, scopes: &[Scope]) -> Charging<'a> {
+    pub fn all_limits(&self, scopes: &[Scope]) -> Charging<'a> {
         let mut charging = Charging::default();
-        charging.account(self.key(Scope::User));
+        if scopes.contains(&Scope::User) {
+            charging.account(self.key(Scope::User), true);
+        }
         for scope in scopes {
-            for (limit, cell, _) in self.plan.limits_of(*scope) {
+            let source = self.source(*scope);
+            for (limit, cell, _) in source.version.limits_of(*scope) {
                 let Some(key) = self.key_of(*scope) else { continue };
-                let account = charging.account(key);
+                let account = charging.account(key, source.own.is_some());
                 let meter = limit.rule.meter().and_then(MeterCode::built_in).unwrap_or(MeterCode::SLOTS);
-                charging.push(
-                    limit,
-                    self.zone_of(limit),
-                    self.charge(limit, cell, account, meter, Demand::NONE, true),
-                );
+                let charge = self.charge(&source, limit, cell, account, (meter, Demand::NONE), true);
+                charging.push(limit, self.zone_of(&source, limit), charge);
             }
         }
         charging
     }
 
-    fn add_scope(self, charging: &mut Charging<'a>, scope: Scope, call: &mut Call<'_>) {
-        for (limit, cell, filter) in self.plan.limits_of(scope) {
+    fn add_scope(&self, charging: &mut Charging<'a>, scope: Scope, call: &mut Call<'_>) {
+        let source = self.source(scope);
+        for (limit, cell, filter) in source.version.limits_of(scope) {
             let Some(key) = self.key_of(scope) else { continue };
             let asked = filter.matches(call.model, call.feature);
             // A limit that is not asked is carried where its figures must
-            // reach the cell: a user's buckets.
-            let carried = scope == Scope::User && matches!(limit.rule, Rule::Bucket { .. });
+            // reach the cell: buckets of one's own.
+            let carried = source.own.is_some() && matches!(limit.rule, Rule::Bucket { .. });
             if !asked && !carried {
                 continue;
             }
-            let account = charging.account(key);
-            let (meter, demand) = demand(&limit.rule, call);
-            charging.push(
-                limit,
-                self.zone_of(limit),
-                self.charge(limit, cell, account, meter, demand, asked),
-            );
+            let account = charging.account(key, source.own.is_some());
+            let demand = demand(&limit.rule, call);
+            let charge = self.charge(&source, limit, cell, account, demand, asked);
+            charging.push(limit, self.zone_of(&source, limit), charge);
         }
     }
 
-    fn add_pool(self, charging: &mut Charging<'a>, entry: &'a PoolEntry, call: &mut Call<'_>) {
+    fn add_pool(&self, charging: &mut Charging<'a>, entry: &'a PoolEntry, call: &mut Call<'_>) {
         let pool = &entry.pool;
-        let account = charging.account(self.pool_key(&pool.id));
+        let account = charging.account(self.pool_key(&pool.id), true);
+        let source = self.source(Scope::Pool);
         let limits = pool.limits.iter().map(|limit| &limit.limit).zip(&entry.cells);
         for ((limit, cell), filter) in limits.zip(&entry.filters) {
             if !filter.matches(call.model, call.feature) {
@@ -170,134 +201,71 @@ impl<'a> Subject<'a> {
             if pool.counts == PoolCounts::Actual && demand.per_output > 0 {
                 demand.per_output = 0;
             }
-            let mut charge = self.charge(limit, *cell, account, meter, demand, true);
+            let mut charge = self.charge(&source, limit, *cell, account, (meter, demand), true);
             if let Figures::Bucket { since, .. } = &mut charge.figures {
                 *since = entry.effective_at;
             }
             if call.bulk {
                 charge.keep = pool.interactive_share.of_rounded_up(charge.figures.ceiling());
             }
-            charging.push(limit, self.zone_of(limit), charge);
+            charging.push(limit, self.zone_of(&source, limit), charge);
         }
     }
 
     fn charge(
-        self,
+        &self,
+        source: &Source<'_, 'a>,
         limit: &Limit,
         cell: CellId,
         account: u8,
-        meter: MeterCode,
-        demand: Demand,
+        (meter, demand): (MeterCode, Demand),
         asked: bool,
     ) -> Charge {
+        let (figures, earlier) = self.figures(source, limit, cell);
         Charge {
             account,
             cell,
             meter,
-            figures: self.figures(limit),
+            figures,
             demand,
             enforce: limit.enforce,
             asked,
-            earlier: self.earlier(limit, cell),
-            grants: None,
+            earlier,
+            grants: source.holder.and_then(|holder| holder.grants_on(&limit.name)).cloned(),
             switches: true,
             keep: 0,
         }
     }
 
-    /// The figures of a limit now.
-    fn figures(self, limit: &Limit) -> Figures {
-        // A shared cell runs with another caller's figures until now.
-        let since = match limit.scope {
-            Scope::User => self.in_force_since(),
-            _ => self.now,
-        };
-        match &limit.rule {
-            Rule::Bucket { capacity, refill_per_minute, .. } => {
-                Figures::Bucket { capacity: *capacity, refill: *refill_per_minute, since }
-            }
-            Rule::Window { limit: figure, period, anchor, .. } => {
-                let span = self.span(limit, *period, *anchor);
-                Figures::Window { limit: *figure, since, span }
-            }
-            Rule::Slots { limit } => Figures::Slots { limit: *limit },
-            // Refused when a sheet is saved; a slot-like stop if ever stored.
-            Rule::Rolling { .. } => Figures::Slots { limit: 0 },
-        }
-    }
-
-    /// From when the plan's figures hold for this user. What is in force began
-    /// in the past, also where a test clock was set back behind it.
-    fn in_force_since(self) -> Millis {
-        let effective = Some(self.plan.effective_at).filter(|at| *at <= self.now);
-        effective.unwrap_or_default().max(self.profile.plan_since()).min(self.now)
-    }
-
-    /// The figures of the plan's earlier versions, for a user's own limits.
-    fn earlier(self, limit: &Limit, cell: CellId) -> Option<Earlier> {
-        let steps = self.plan.history.steps(cell).filter(|_| limit.scope == Scope::User)?;
-        Some(Earlier { steps: Arc::clone(steps), from: self.profile.plan_since(), spans: Box::default() })
-    }
-
-    fn span(self, limit: &Limit, period: Period, anchor: Anchor) -> Span {
-        if let Some(len) = period.fixed_len_ms() {
-            return match period {
-                Period::SessionHours(_) => Span::Session { len },
-                _ => Span::Tiles { len },
-            };
-        }
-        if period == Period::Lifetime {
-            return Span::Lifetime;
-        }
-        let zone = self.window_zone(limit);
-        let anchor_day = match anchor {
-            Anchor::Calendar => 1,
-            Anchor::User => self.profile.anchor_day(),
-        };
-        let borders = Calendar.borders(zone, period, anchor_day, self.now);
-        Span::Calendar {
-            start: borders.start,
-            end: borders.end,
-            next_end: borders.next_end,
-            min_len: period.min_len_ms(),
-        }
-    }
-
-    /// The limit's own zone, else the user's, else the tenant's.
-    fn window_zone<'l>(self, limit: &'l Limit) -> &'l Arc<Zone>
-    where
-        'a: 'l,
-    {
-        let own = match &limit.rule {
-            Rule::Window { zone, .. } => zone.as_ref(),
-            _ => None,
-        };
-        let users = self.profile.zone().filter(|_| limit.scope == Scope::User);
-        own.or(users).unwrap_or(&self.catalog.settings.zone)
-    }
-
-    fn zone_of(self, limit: &'a Limit) -> Option<&'a Arc<Zone>> {
-        match &limit.rule {
-            Rule::Window { period, .. } if period.is_calendar() => Some(self.window_zone(limit)),
-            _ => None,
+    /// Where the limits of a scope come from.
+    pub fn source(&self, scope: Scope) -> Source<'_, 'a> {
+        let version = self.version();
+        match (scope, &self.org) {
+            (Scope::User, _) => Source { holder: Some(&self.holder), own: Some(&self.terms), version },
+            (Scope::Org, Some(org)) => Source {
+                holder: Some(&org.holder),
+                own: org.terms.as_ref(),
+                version: org.terms.as_ref().map_or(version, Terms::version),
+            },
+            _ => Source { holder: None, own: None, version },
         }
     }
 
     /// The account of a scope; `None` for an org limit of a user without org.
-    fn key_of(self, scope: Scope) -> Option<AccountKey> {
+    fn key_of(&self, scope: Scope) -> Option<AccountKey> {
         (scope != Scope::Org || self.org.is_some()).then(|| self.key(scope))
     }
 
-    fn key(self, scope: Scope) -> AccountKey {
+    fn key(&self, scope: Scope) -> AccountKey {
         let owner = match scope {
             Scope::User => self.user.shared(),
-            Scope::Org => self.org.map(Name::shared).unwrap_or_default(),
+            Scope::Org => self.org.as_ref().map(|org| org.id.shared()).unwrap_or_default(),
             Scope::Tenant | Scope::Pool => Arc::default(),
         };
         AccountKey { tenant: self.tenant, scope, owner }
     }
 
-    fn pool_key(self, pool: &Name) -> AccountKey {
+    fn pool_key(&self, pool: &Name) -> AccountKey {
         AccountKey { tenant: self.tenant, scope: Scope::Pool, owner: pool.shared() }
     }
 }
@@ -305,13 +273,24 @@ impl<'a> Subject<'a> {
 impl<'a> Charging<'a> {
     /// The index of an account, added if it is new. Scopes are added in
     /// ascending order, which is the order in which engines lock.
-    pub fn account(&mut self, key: AccountKey) -> u8 {
+    pub fn account(&mut self, key: AccountKey, is_ones_own: bool) -> u8 {
         let known = self.accounts.iter().position(|known| *known == key);
         let index = known.unwrap_or_else(|| {
             self.accounts.push(key);
+            self.ones_own.push(is_ones_own);
             self.accounts.len() - 1
         });
         index as u8
+    }
+
+    /// As [`is_ones_own`](Self::is_ones_own), of all accounts.
+    pub fn ones_own(&self) -> &[bool] {
+        &self.ones_own
+    }
+
+    /// Whether one sheet alone says what the account's limits are.
+    pub fn is_ones_own(&self, account: u8) -> bool {
+        self.ones_own[usize::from(account)]
     }
 
     fn push(&mut self, limit: &'a Limit, zone: Option<&'a Arc<Zone>>, charge: Charge) {
@@ -343,14 +322,14 @@ impl<'a> Charging<'a> {
     /// The same limits, to be shown only.
     pub fn to_show(&self) -> SmallVec<[Charge; 8]> {
         let unasked = |charge: &Charge| {
-            let switches = self.accounts[usize::from(charge.account)].is_ones_own();
+            let switches = self.is_ones_own(charge.account);
             Charge { demand: Demand::NONE, asked: false, switches, ..charge.clone() }
         };
         self.charges.iter().map(unasked).collect()
     }
 }
 
-impl Plan {
+impl PlanVersion {
     /// The limits of a scope with their cells and filters, in the sheet's order.
     fn limits_of(&self, scope: Scope) -> impl Iterator<Item = (&Limit, CellId, &Filter)> {
         let every = self.sheet.limits.iter().zip(&self.cells).zip(&self.filters);

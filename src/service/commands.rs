@@ -181,10 +181,12 @@ pub enum UsageStatus {
 /// What a user has left.
 #[derive(Debug)]
 pub struct QuotaView {
-    pub user: UserId,
+    /// The user or the org.
+    pub owner: Arc<str>,
     /// Whose limits are among the user's.
     pub org: Option<Name>,
-    pub plan: (Name, u32),
+    /// `None`: an org without a sheet of its own.
+    pub plan: Option<(Name, u32)>,
     pub per_call: PerCall,
     pub cache_read_weight: Ppm,
     pub limits: Vec<(LimitRow, QuotaState)>,
@@ -192,7 +194,18 @@ pub struct QuotaView {
     pub next_call_at: Option<Millis>,
     /// When the next lease ends that one of the limits counts.
     pub next_lease_end: Option<Millis>,
+    pub upcoming: Option<Upcoming>,
+    /// When another version, an override's end or a grant's end changes what
+    /// the limits say.
+    pub next_terms: Option<Millis>,
     pub now: Millis,
+}
+
+/// A plan, or a version of it, that is to come.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Upcoming {
+    pub plan: (Name, u32),
+    pub effective_at: Millis,
 }
 
 /// Whether a call of one request and one token would pass one limit.

@@ -49,6 +49,9 @@ pub enum ServiceError {
     /// A plan change without a sequence after one with it.
     #[error("the last change of this user's plan was numbered: this one needs a sequence too")]
     SequenceRequired,
+    /// An idempotency key that stood for another request.
+    #[error("the idempotency key was used for another request")]
+    KeyReused,
     /// A test clock goes forward only, once anything was taken.
     #[error("the clock stands at {now} and goes forward only")]
     ClockBackwards { now: Millis },

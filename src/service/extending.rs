@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::charging::Charging;
 use super::shadow::believable;
 use super::{ExtendCommand, FinishReply, Finished, Service, ServiceError, Tenant, Unrecorded, WouldRefuse};
 use crate::domain::charge::{AccountKey, Charge, Demand, Figures, MeterCode};
@@ -57,11 +58,11 @@ impl Service {
         let output = hold.reserved.output_tokens;
         let add_output = believable(output.saturating_add(command.add_output_tokens)).saturating_sub(output);
         let add_credits = cost.amount(output + add_output).saturating_sub(hold.reserved.credits);
-        let profile = self.registry.profile(tenant, &hold.user).await?;
-        let charging = self.charging_of(tenant, &catalog, &profile, &hold, now);
+        let party = self.party_of_hold(tenant, &hold).await?;
+        let charging = self.charging_of(tenant, &catalog, &party, &hold, now)?;
         let places = receipts_in(&charging.charges, &charging.accounts, &hold);
         let add = Increase { output: add_output, credits: add_credits };
-        let charges = extend_charges(&hold, &charging.charges, &places, &charging.accounts, add);
+        let charges = extend_charges(&hold, &charging, &places, add);
         let shown = charges.len();
         let extend = Extend {
             hold: hold.id,
@@ -130,11 +131,11 @@ struct Increase {
 /// plan is charged, not asked.
 fn extend_charges(
     hold: &Hold,
-    now: &[Charge],
+    charging: &Charging<'_>,
     places: &[Option<usize>],
-    accounts: &[AccountKey],
     add: Increase,
 ) -> SmallVec<[Charge; 8]> {
+    let (now, accounts) = (&charging.charges, &charging.accounts);
     let increase = |meter: MeterCode| match meter {
         MeterCode::OUTPUT | MeterCode::TOTAL => add.output,
         MeterCode::CREDITS => add.credits,
@@ -160,7 +161,7 @@ fn extend_charges(
             asked: false,
             earlier: None,
             grants: place.and_then(|place| now[place].grants.clone()),
-            switches: accounts[usize::from(account)].is_ones_own(),
+            switches: charging.is_ones_own(account),
             keep,
         }
     };

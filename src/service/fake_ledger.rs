@@ -8,12 +8,12 @@ use parking_lot::Mutex;
 
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
-use crate::domain::ids::{HoldId, RequestId, TenantId, UserId};
+use crate::domain::ids::{HoldId, Name, RequestId, TenantId, UserId};
 use crate::domain::time::Millis;
 use crate::ledger::{
     Answer, AuditEntry, AuditQuery, Change, Comparison, DoubtPage, DoubtQuery, History, HistoryQuery, Ledger,
-    LedgerError, Note, Record, RecordKind, RefusalCount, StoredAccount, Tally, TenantRow, UsageRow, User,
-    UserQuery, Written,
+    LedgerError, Note, Org, Record, RecordKind, RefusalCount, StoredAccount, Tally, TenantRow, UsageRow,
+    User, UserQuery, Written,
 };
 
 #[derive(Default)]
@@ -111,6 +111,16 @@ impl Ledger for FakeLedger {
             self.grow();
             Ok(())
         })
+    }
+
+    fn users_to_move(&self, _: TenantRef, _: Millis, _: u32) -> Answer<'_, Vec<User>> {
+        self.answer(|| Ok(Vec::new()))
+    }
+    fn org(&self, _: TenantRef, _: Name) -> Answer<'_, Option<Org>> {
+        self.answer(|| Ok(None))
+    }
+    fn put_org(&self, _: TenantRef, _: Org, _: Written) -> Answer<'_, ()> {
+        unreachable!("no test has an org")
     }
 
     fn tenants(&self) -> Answer<'_, Vec<TenantRow>> {

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::charging::{Call, Charging, Subject};
-use super::users::Profile;
+use super::charging::{Call, Charging};
+use super::plans::{PlanVersion, VersionRecord, VersionTerms};
+use super::subject::Party;
 use super::{
     Catalog, FinishReply, Finished, Plan, ReleaseCommand, Service, ServiceError, SettleCommand, SettleUsage,
     Tenant, Unrecorded,
@@ -154,8 +155,8 @@ impl Service {
     ) -> Result<(engine::Finished, Vec<LimitRow>), ServiceError> {
         let now = tenant.now();
         let catalog = tenant.catalog();
-        let profile = self.registry.profile(tenant, &hold.user).await?;
-        let charging = self.charging_of(tenant, &catalog, &profile, hold, now);
+        let party = self.party_of_hold(tenant, hold).await?;
+        let charging = self.charging_of(tenant, &catalog, &party, hold, now)?;
         let finish = engine::Finish {
             hold: hold.id,
             accounts: charging.accounts.clone(),
@@ -216,10 +217,16 @@ impl Service {
         now: Millis,
     ) -> Result<Vec<LimitRow>, ServiceError> {
         let catalog = tenant.catalog();
-        let profile = self.registry.profile(tenant, &hold.user).await?;
-        let charging = self.charging_of(tenant, &catalog, &profile, hold, now);
+        let party = self.party_of_hold(tenant, hold).await?;
+        let charging = self.charging_of(tenant, &catalog, &party, hold, now)?;
         let standings = self.standings(&charging.accounts, &charging.to_show(), now).await?;
         Ok(charging.rows(&standings))
+    }
+
+    /// The hold's user as they are now, with the org that it began with.
+    pub(super) async fn party_of_hold(&self, tenant: &Tenant, hold: &Hold) -> Result<Party, ServiceError> {
+        let profile = self.registry.profile(tenant, &hold.user).await?;
+        self.registry.party_of(tenant, profile, hold.org.clone()).await
     }
 
     /// The limits that a hold's call meets under the plan of now, with every
@@ -228,24 +235,11 @@ impl Service {
         &'a self,
         tenant: &Tenant,
         catalog: &'a Catalog,
-        profile: &'a Profile,
+        party: &'a Party,
         hold: &'a Hold,
         now: Millis,
-    ) -> Charging<'a> {
-        let id = profile.plan().or(catalog.settings.default_plan.as_ref()).unwrap_or(&hold.plan);
-        let plan: &Plan = match catalog.plan(id) {
-            Some(plan) => plan,
-            None => &self.no_plan,
-        };
-        let subject = Subject {
-            tenant: tenant.number,
-            catalog,
-            user: &hold.user,
-            profile,
-            org: hold.org.as_ref(),
-            plan,
-            now,
-        };
+    ) -> Result<Charging<'a>, ServiceError> {
+        let subject = party.subject_or(&self.no_plan, tenant, catalog, &hold.user, now)?;
         let mut call = Call {
             model: hold.model.as_ref().map(Name::as_str),
             feature: hold.feature.as_ref().map(Label::as_str),
@@ -255,7 +249,7 @@ impl Service {
             amounts: &mut hold.amounts.clone(),
         };
         let pool = hold.pool.as_ref().and_then(|pool| catalog.pool(pool));
-        subject.charges(&mut call, pool.map(|pool| &**pool), Some(hold))
+        Ok(subject.charges(&mut call, pool.map(|pool| &**pool), Some(hold)))
     }
 }
 
@@ -422,6 +416,9 @@ impl Plan {
             per_call: PerCall::default(),
             limits: Vec::new(),
         };
-        Self::new(sheet, 0, Millis(0), &Catalog::empty())
+        let record =
+            VersionRecord { version: 0, written_at: Millis(0), revision: 0, terms: VersionTerms::PLAIN };
+        let version = PlanVersion::new(sheet, record, &Models::default());
+        Self::new(version.sheet.id.clone(), vec![Arc::new(version)])
     }
 }

@@ -1,49 +1,81 @@
-//! The figures that a plan's buckets and windows ran with, version by version.
+//! The figures that a plan's limits had, version by version.
 //!
-//! A cell is brought to now when somebody calls. If its plan changed more than
-//! once since the last call, a bucket refilled by each version for as long as
-//! that one held, and a window ended under the limit of its last instant.
+//! A cell is brought to now when somebody calls. If its plan changed since the
+//! last call, a bucket refilled by each version for as long as that one held,
+//! and a window ended by the rule that held then.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::catalog::Plan;
+use super::plans::PlanVersion;
 use crate::domain::charge::{CellId, FigureStep};
-use crate::domain::plan::{Rule, Scope};
+use crate::domain::plan::{Limit, Rule, Scope};
+use crate::domain::time::{Anchor, Millis, Zone};
 
-/// Steps kept of one limit: a plan that changes more often between two calls
-/// of a user loses the oldest.
+/// Steps kept of one cell: a plan that changes more often between two calls of
+/// a user loses the oldest.
 const STEPS_MAX: usize = 32;
 
-/// What held before a version of a plan.
+/// What held before the newest version of a plan that all users are on.
 #[derive(Debug, Default, Clone)]
-pub struct History(HashMap<CellId, Arc<[FigureStep]>>);
+pub struct History {
+    figures: HashMap<CellId, Arc<[FigureStep]>>,
+    windows: HashMap<CellId, Vec<(Millis, WindowRule)>>,
+}
+
+/// What a sheet says of a calendar window's borders.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct WindowRule {
+    pub zone: Option<Arc<Zone>>,
+    pub anchor: Anchor,
+}
+
+impl WindowRule {
+    /// `None` for limits that are no calendar window.
+    pub fn of(limit: &Limit) -> Option<Self> {
+        match &limit.rule {
+            Rule::Window { zone, anchor, period, .. } if period.is_calendar() => {
+                Some(Self { zone: zone.clone(), anchor: *anchor })
+            }
+            _ => None,
+        }
+    }
+}
 
 impl History {
-    /// The history of the version after `plan`. A limit that a version leaves
-    /// out goes on by its last figures, so that version adds no step.
-    pub(super) fn after(plan: &Plan) -> Self {
-        let mut history = plan.history.0.clone();
-        for (limit, cell) in plan.sheet.limits.iter().zip(&plan.cells) {
-            let (most, refill) = match limit.rule {
-                Rule::Bucket { capacity, refill_per_minute, .. } => (capacity, refill_per_minute),
-                Rule::Window { limit, .. } => (limit, 0),
-                Rule::Slots { .. } | Rule::Rolling { .. } => continue,
-            };
-            if limit.scope != Scope::User {
-                continue;
+    /// `versions` ascend. A cell that a version leaves out goes on as it was,
+    /// so that version adds no step.
+    pub(super) fn of(versions: &[Arc<PlanVersion>]) -> Self {
+        let mut steps: HashMap<CellId, Vec<FigureStep>> = HashMap::new();
+        let mut windows: HashMap<CellId, Vec<(Millis, WindowRule)>> = HashMap::new();
+        let mut rules: HashMap<CellId, WindowRule> = HashMap::new();
+        for (index, version) in versions.iter().enumerate() {
+            let since = version.takes_hold_at();
+            for (limit, cell) in version.sheet.limits.iter().zip(&version.cells) {
+                if let Rule::Bucket { capacity, refill_per_minute, .. } = limit.rule
+                    && limit.scope == Scope::User
+                    && index + 1 < versions.len()
+                {
+                    let step = FigureStep { most: capacity, refill: refill_per_minute, since };
+                    steps.entry(*cell).or_default().push(step);
+                }
+                let Some(rule) = WindowRule::of(limit) else { continue };
+                if let Some(before) = rules.insert(*cell, rule.clone()).filter(|before| *before != rule) {
+                    windows.entry(*cell).or_default().push((since, before));
+                }
             }
-            let step = FigureStep { most, refill, since: plan.effective_at };
-            let before = history.get(cell).map_or(&[][..], |steps| &**steps);
-            let kept = &before[before.len().saturating_sub(STEPS_MAX - 1)..];
-            let steps = kept.iter().copied().chain([step]).collect();
-            history.insert(*cell, steps);
         }
-        Self(history)
+        let newest = |steps: Vec<FigureStep>| steps[steps.len().saturating_sub(STEPS_MAX)..].into();
+        Self { figures: steps.into_iter().map(|(cell, steps)| (cell, newest(steps))).collect(), windows }
     }
 
-    /// The steps of a limit, oldest first; `None` when there are none.
-    pub(super) fn steps(&self, cell: CellId) -> Option<&Arc<[FigureStep]>> {
-        self.0.get(&cell)
+    /// The figures of a user's bucket before the newest version, oldest first.
+    pub(super) fn figures(&self, cell: CellId) -> Option<&Arc<[FigureStep]>> {
+        self.figures.get(&cell)
+    }
+
+    /// The rules of a window that held until the instants beside them.
+    pub(super) fn windows(&self, cell: CellId) -> &[(Millis, WindowRule)] {
+        self.windows.get(&cell).map_or(&[], Vec::as_slice)
     }
 }

@@ -200,6 +200,7 @@ impl Registry {
             body: None,
             effective_at: now,
             written: Written { at: now, by: by.to_owned(), reason: None },
+            revision: 0,
         };
         self.writer.put_record(number, record).await?;
         if key.generated {
@@ -346,6 +347,7 @@ fn new_record(kid: String, record: &KeyRecord, written: Written) -> Record {
         body: Some(record.to_json().to_string()),
         effective_at: written.at,
         written,
+        revision: 0,
     }
 }
 

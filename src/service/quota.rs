@@ -1,37 +1,78 @@
 //! What a user has left, and when the next call is possible.
 
+use std::sync::Arc;
+
 use super::charging::{Charging, Subject};
-use super::{CallState, QuotaState, QuotaView, Service, ServiceError, Tenant};
-use crate::domain::cell::Standing;
+use super::terms::Terms;
+use super::{CallState, QuotaState, QuotaView, Service, ServiceError, Tenant, Upcoming};
+use crate::domain::cell;
 use crate::domain::charge::{Charge, Demand};
 use crate::domain::decision::{LimitRow, Remedy};
-use crate::domain::ids::UserId;
+use crate::domain::ids::{Name, UserId};
 use crate::domain::plan::{Enforce, Limit, Scope};
 use crate::domain::step::Probe;
 use crate::domain::time::Millis;
 
 impl Service {
-    /// The limits of a user, the org and the tenant, as they stand now. Reading changes
-    /// nothing and creates nothing.
+    /// The limits of a user, the org and the tenant, as they stand now. Reading
+    /// changes nothing and creates nothing.
     pub async fn quota(&self, tenant: &Tenant, user: UserId) -> Result<QuotaView, ServiceError> {
         let now = tenant.now();
         let catalog = tenant.catalog();
-        let profile = self.registry.profile(tenant, &user).await?;
-        let id = profile
-            .plan()
-            .or(catalog.settings.default_plan.as_ref())
-            .ok_or(ServiceError::NotFound("user"))?;
-        let plan = catalog.plan(id).ok_or(ServiceError::UnknownPlan)?;
-        let subject = Subject {
-            tenant: tenant.number,
-            catalog: &catalog,
-            user: &user,
-            profile: &profile,
-            org: profile.org(),
-            plan,
+        let party = self.registry.party(tenant, &user).await?;
+        let subject = party.subject(tenant, &catalog, &user, now)?.ok_or(ServiceError::NotFound("user"))?;
+        let scopes = [Scope::User, Scope::Org, Scope::Tenant];
+        let Standing { limits, state, next_call_at, next_lease_end } =
+            self.standing_of(&subject, &scopes).await?;
+        let version = subject.version();
+        Ok(QuotaView {
+            plan: Some((version.sheet.id.clone(), version.version)),
+            per_call: version.sheet.per_call,
+            cache_read_weight: version.sheet.cache_read_weight,
+            owner: user.shared(),
+            org: subject.org.as_ref().map(|side| side.id.clone()),
+            limits,
+            state,
+            next_call_at,
+            next_lease_end,
+            upcoming: upcoming(&subject.terms),
+            next_terms: subject.next_terms(),
             now,
-        };
-        let charging = subject.all_limits(&[Scope::User, Scope::Org, Scope::Tenant]);
+        })
+    }
+
+    /// The limits of an org: those of its own sheet, else of the tenant's
+    /// default plan.
+    pub async fn org_quota(&self, tenant: &Tenant, org: &Name) -> Result<QuotaView, ServiceError> {
+        let now = tenant.now();
+        let catalog = tenant.catalog();
+        let party = self.registry.party_of(tenant, Arc::default(), Some(org.clone())).await?;
+        // Stands for whoever calls: limits of orgs are the same for all of them.
+        let nobody = UserId::parse("anybody").map_err(|error| ServiceError::Corrupt(error.to_string()))?;
+        let subject = party.subject_or(&self.no_plan, tenant, &catalog, &nobody, now)?;
+        let Standing { limits, state, next_call_at, next_lease_end } =
+            self.standing_of(&subject, &[Scope::Org]).await?;
+        let own = subject.org.as_ref().and_then(|side| side.terms.as_ref());
+        let version = own.map_or(subject.version(), Terms::version);
+        Ok(QuotaView {
+            plan: own.map(|terms| (terms.version().sheet.id.clone(), terms.version().version)),
+            per_call: version.sheet.per_call,
+            cache_read_weight: version.sheet.cache_read_weight,
+            owner: org.shared(),
+            org: Some(org.clone()),
+            limits,
+            state,
+            next_call_at,
+            next_lease_end,
+            upcoming: own.and_then(upcoming),
+            next_terms: subject.next_terms(),
+            now,
+        })
+    }
+
+    async fn standing_of(&self, subject: &Subject<'_>, scopes: &[Scope]) -> Result<Standing, ServiceError> {
+        let now = subject.now;
+        let charging = subject.all_limits(scopes);
         // Each limit by itself: would a call of one request and one token pass?
         let one = |charge: &Charge| Charge { demand: Demand::fixed(1), ..charge.clone() };
         let charges: Vec<Charge> = charging.charges.iter().map(one).collect();
@@ -39,19 +80,23 @@ impl Service {
         let limits: Vec<(LimitRow, QuotaState)> =
             (0..probes.len()).map(|index| row(&charging, index, &probes[index], now)).collect();
         let (state, next_call_at) = overall(&charging.limits, &limits);
-        Ok(QuotaView {
-            plan: (plan.sheet.id.clone(), plan.version),
-            per_call: plan.sheet.per_call,
-            cache_read_weight: plan.sheet.cache_read_weight,
-            user: user.clone(),
-            org: profile.org().cloned(),
-            limits,
-            state,
-            next_call_at,
-            next_lease_end,
-            now,
-        })
+        Ok(Standing { limits, state, next_call_at, next_lease_end })
     }
+}
+
+/// Where limits stand, and what that means for the next call.
+struct Standing {
+    limits: Vec<(LimitRow, QuotaState)>,
+    state: CallState,
+    next_call_at: Option<Millis>,
+    next_lease_end: Option<Millis>,
+}
+
+/// The plan that comes next, and when.
+pub(super) fn upcoming(terms: &Terms<'_>) -> Option<Upcoming> {
+    let next = terms.upcoming?;
+    let plan = (next.version.sheet.id.clone(), next.version.version);
+    Some(Upcoming { plan, effective_at: next.since })
 }
 
 fn row(charging: &Charging<'_>, index: usize, probe: &Probe, now: Millis) -> (LimitRow, QuotaState) {
@@ -86,8 +131,9 @@ fn overall(limits: &[&Limit], rows: &[(LimitRow, QuotaState)]) -> (CallState, Op
 
 /// When a window will be used up at the pace since it began; `None` before 1 %
 /// of it has passed, and when it will not be.
-fn forecast(standing: &Standing, now: Millis) -> Option<Millis> {
-    let Standing::Window { limit, granted, used, held, window: Some((start, end)), .. } = *standing else {
+fn forecast(standing: &cell::Standing, now: Millis) -> Option<Millis> {
+    let cell::Standing::Window { limit, granted, used, held, window: Some((start, end)), .. } = *standing
+    else {
         return None;
     };
     let whole = u128::from(limit) + u128::from(granted);

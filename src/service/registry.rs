@@ -24,7 +24,7 @@ use super::error::ServiceError;
 use super::identity::{TokenCache, UnknownKids, token_cache, unknown_kids};
 use super::key_files::KeyFiles;
 use super::keyring::{Key, Keyring, key_of, rests_on_server_key};
-use super::users::{UserCache, user_cache};
+use super::profiles::{OrgCache, UserCache, org_cache, user_cache};
 use super::watchers::Watchers;
 use super::writer::Writer;
 
@@ -56,7 +56,8 @@ pub struct Registry {
     pub(super) tokens: TokenCache,
     pub(super) unknown_kids: UnknownKids,
     pub(super) users: UserCache,
-    /// Users read before others wrote are read again: see `users`.
+    pub(super) orgs: OrgCache,
+    /// Users and orgs read before others wrote are read again: see `users`.
     pub(super) users_epoch: AtomicU64,
     /// Users who want to know of changes.
     pub watchers: Arc<Watchers>,
@@ -92,6 +93,7 @@ impl Registry {
             tokens: token_cache(),
             unknown_kids: unknown_kids(),
             users: user_cache(),
+            orgs: org_cache(),
             users_epoch: AtomicU64::new(0),
             watchers: Arc::default(),
             past_models: Cache::new(PAST_MODELS_MAX, PAST_MODELS_MAX),
@@ -256,9 +258,9 @@ impl Registry {
         before: &Catalog,
     ) -> Result<Catalog, ServiceError> {
         let mut earlier = HashMap::new();
-        for plan in before.needs_versions(records) {
-            let versions = self.ledger.versions(Some(tenant), RecordKind::Plan, plan.id.clone()).await?;
-            earlier.insert(plan.id.clone(), versions);
+        for record in before.needs_versions(records) {
+            let versions = self.ledger.versions(Some(tenant), record.kind, record.id.clone()).await?;
+            earlier.insert((record.kind, record.id.clone()), versions);
         }
         Catalog::build(records, before, &earlier)
     }

@@ -206,7 +206,7 @@ fn set<T>(place: &mut T, value: Option<T>) {
     }
 }
 
-fn word<T: Copy + PartialEq>(words: &[(&'static str, T)], value: T) -> &'static str {
+pub(super) fn word<T: Copy + PartialEq>(words: &[(&'static str, T)], value: T) -> &'static str {
     words.iter().find(|(_, known)| *known == value).map_or("", |(word, _)| word)
 }
 

@@ -41,6 +41,10 @@ impl Service {
                         let error = &error as &dyn std::error::Error;
                         tracing::warn!(tenant.id = %tenant.id, error, "cannot resolve holds in doubt");
                     }
+                    if let Err(error) = service.record_moves(&tenant).await {
+                        let error = &error as &dyn std::error::Error;
+                        tracing::warn!(tenant.id = %tenant.id, error, "cannot record moves of plans");
+                    }
                 }
                 if round % ROUNDS_PER_PRUNING == 0 {
                     service.prune_all().await;
@@ -67,6 +71,7 @@ impl Service {
     pub async fn set_clock(&self, tenant: &Tenant, now: Millis, by: &str) -> Result<Millis, ServiceError> {
         let now = self.registry.set_clock(tenant, now, by).await?;
         self.resolve_due(tenant).await?;
+        self.record_moves(tenant).await?;
         Ok(now)
     }
 

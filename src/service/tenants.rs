@@ -191,6 +191,7 @@ fn first_records(content: &Shipped, zone: Arc<Zone>, written: &Written) -> Vec<R
         body: Some(body.to_string()),
         effective_at: written.at,
         written: written.clone(),
+        revision: 0,
     };
     plans.chain(pools).chain(others).map(record).collect()
 }

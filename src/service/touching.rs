@@ -1,17 +1,29 @@
-//! Changes of a user that change what the account runs by: plan, zone, anchor.
+//! Changes of a user or an org that change what the account runs by: plan,
+//! zone, anchor, overrides, grants.
 //!
 //! The account is brought to now by what held until now, and recorded so,
 //! before the change: a bucket that ran with a plan between two calls has
-//! refilled by that plan, and a window that was running ends as it began.
+//! refilled by that plan, a window that was running ends as it began, and
+//! grants have paid for windows that are over.
 
 use std::sync::Arc;
 
-use super::charging::Subject;
-use super::users::{PlanChange, PlanChanged, Profile, UserChange};
+use super::charging::Charging;
+use super::moving::{PlanChange, PlanChanged};
+use super::orgs::OrgChange;
+use super::profiles::{OrgProfile, Profile};
+use super::rights::{GrantPost, OverridesPut};
+use super::terms::Terms;
+use super::users::{UserChange, UserPage};
 use super::{Service, ServiceError, Tenant, Unrecorded};
-use crate::domain::charge::Charge;
-use crate::domain::ids::UserId;
-use crate::domain::plan::Scope;
+use crate::domain::cell::Standing;
+use crate::domain::ids::{Name, UserId};
+use crate::domain::plan::{Limit, Scope};
+use crate::domain::time::Millis;
+use crate::ledger::{Granting, UserQuery};
+
+/// Users moved in one go.
+const AT_ONCE: u32 = 500;
 
 impl Service {
     /// Changes a user, or puts one on record; a plan acts now.
@@ -28,15 +40,16 @@ impl Service {
         expected: Option<u32>,
         by: &str,
     ) -> Result<Arc<Profile>, ServiceError> {
-        self.touch(tenant, id).await?;
+        self.touch_user(tenant, id).await?;
         self.registry.put_user(tenant, id, change, expected, by).await
     }
 
-    /// Moves a user to a plan, now. Of numbered changes the highest number
-    /// wins, in whatever order they come.
+    /// Moves a user to a plan: now, later, or for a time. Of numbered changes
+    /// the highest number wins, in whatever order they come.
     ///
     /// # Errors
-    /// `UnknownPlan`; `SequenceRequired` without a number after one with it.
+    /// `UnknownPlan`; `SequenceRequired` without a number after one with it;
+    /// `Invalid` for a trial that ends before it begins.
     pub async fn change_plan(
         &self,
         tenant: &Tenant,
@@ -44,28 +57,144 @@ impl Service {
         change: PlanChange,
         by: &str,
     ) -> Result<PlanChanged, ServiceError> {
-        self.touch(tenant, id).await?;
-        self.registry.change_plan(tenant, id, change, by).await
+        let month_end = self.touch_user(tenant, id).await?;
+        self.registry.change_plan(tenant, id, change, month_end, by).await
     }
 
-    async fn touch(&self, tenant: &Tenant, user: &UserId) -> Result<(), ServiceError> {
+    /// Sets and takes away a user's overrides.
+    ///
+    /// # Errors
+    /// `Invalid`, naming each; `ChangedMeanwhile` as for [`put_user`](Self::put_user).
+    pub async fn put_overrides(
+        &self,
+        tenant: &Tenant,
+        id: &UserId,
+        put: &OverridesPut,
+        expected: Option<u32>,
+        by: &str,
+    ) -> Result<Arc<Profile>, ServiceError> {
+        self.touch_user(tenant, id).await?;
+        self.registry.put_overrides(tenant, id, put, expected, by).await
+    }
+
+    /// Gives a user an extra amount on a window.
+    ///
+    /// # Errors
+    /// `Invalid`, naming what is wrong; `KeyReused`.
+    pub async fn grant(
+        &self,
+        tenant: &Tenant,
+        id: &UserId,
+        post: &GrantPost,
+        by: &str,
+    ) -> Result<Granting, ServiceError> {
+        self.touch_user(tenant, id).await?;
+        self.registry.grant(tenant, id, post, by).await
+    }
+
+    /// Changes an org, or puts one on record.
+    pub async fn put_org(
+        &self,
+        tenant: &Tenant,
+        id: &Name,
+        change: &OrgChange,
+        expected: Option<u32>,
+        by: &str,
+    ) -> Result<Arc<OrgProfile>, ServiceError> {
+        self.touch_org(tenant, id).await?;
+        self.registry.put_org(tenant, id, change, expected, by).await
+    }
+
+    /// As [`put_overrides`](Self::put_overrides).
+    pub async fn put_org_overrides(
+        &self,
+        tenant: &Tenant,
+        id: &Name,
+        put: &OverridesPut,
+        expected: Option<u32>,
+        by: &str,
+    ) -> Result<Arc<OrgProfile>, ServiceError> {
+        self.touch_org(tenant, id).await?;
+        self.registry.put_org_overrides(tenant, id, put, expected, by).await
+    }
+
+    /// As [`grant`](Self::grant).
+    pub async fn grant_org(
+        &self,
+        tenant: &Tenant,
+        id: &Name,
+        post: &GrantPost,
+        by: &str,
+    ) -> Result<Granting, ServiceError> {
+        self.touch_org(tenant, id).await?;
+        self.registry.grant_org(tenant, id, post, by).await
+    }
+
+    /// Users by id, ascending, at most `query.limit` of them. Moves of plan that
+    /// have come are put on record first, so that a plan's users are those on
+    /// it now.
+    pub async fn list_users(&self, tenant: &Tenant, query: UserQuery) -> Result<UserPage, ServiceError> {
+        self.record_moves(tenant).await?;
+        self.registry.list_users(tenant, query).await
+    }
+
+    /// Puts moves of plan that have come on record. Nothing waits for it.
+    pub(super) async fn record_moves(&self, tenant: &Tenant) -> Result<(), ServiceError> {
+        loop {
+            let users = self.ledger.users_to_move(tenant.number, tenant.now(), AT_ONCE).await?;
+            let is_last = users.len() < AT_ONCE as usize;
+            for user in users {
+                self.touch_user(tenant, &user.id).await?;
+                self.registry.record_moves(tenant, user).await?;
+            }
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Brings a user's account to now. Returns when the month ends that runs
+    /// now.
+    async fn touch_user(&self, tenant: &Tenant, user: &UserId) -> Result<Millis, ServiceError> {
         let now = tenant.now();
         let catalog = tenant.catalog();
-        let profile = self.registry.profile(tenant, user).await?;
-        let Some(plan) = profile.plan().and_then(|id| catalog.plan(id)) else { return Ok(()) };
-        let subject = Subject {
-            tenant: tenant.number,
-            catalog: &catalog,
-            user,
-            profile: &profile,
-            org: profile.org(),
-            plan,
-            now,
-        };
+        let party = self.registry.party(tenant, user).await?;
+        let subject = party.subject_or(&self.no_plan, tenant, &catalog, user, now)?;
         let charging = subject.all_limits(&[Scope::User]);
-        let unasked = |charge: &Charge| Charge { asked: false, ..charge.clone() };
-        let charges: Vec<Charge> = charging.charges.iter().map(unasked).collect();
-        let ticket = self.apply(now, || self.engine.touch(&charging.accounts[0], &charges, now)).await?;
+        self.touch(&charging, now).await?;
+        let sheet = &subject.version().sheet;
+        let by_calendar = subject.holder.month_end(sheet, &catalog, now);
+        let Some(month) = sheet.month_limit() else { return Ok(by_calendar) };
+        let standings = self.standings(&charging.accounts, &charging.to_show(), now).await?;
+        let is_month = |limit: &&Limit| limit.name == month.name;
+        let running = charging.limits.iter().position(is_month).map(|place| standings[place].standing);
+        Ok(match running {
+            Some(Standing::Window { window: Some((_, end)), .. }) => end,
+            _ => by_calendar,
+        })
+    }
+
+    async fn touch_org(&self, tenant: &Tenant, org: &Name) -> Result<(), ServiceError> {
+        let now = tenant.now();
+        let catalog = tenant.catalog();
+        let party = self.registry.party_of(tenant, Arc::default(), Some(org.clone())).await?;
+        let anybody = UserId::parse("anybody").map_err(|error| ServiceError::Corrupt(error.to_string()))?;
+        let subject = party.subject_or(&self.no_plan, tenant, &catalog, &anybody, now)?;
+        if subject.source(Scope::Org).own.is_some() {
+            return self.touch(&subject.all_limits(&[Scope::Org]), now).await;
+        }
+        // Callers of any plan may have filled its limits.
+        for plan in catalog.plans.values() {
+            let subject = party.with_terms(Terms::always(plan), tenant, &catalog, &anybody, now)?;
+            self.touch(&subject.all_limits(&[Scope::Org]), now).await?;
+        }
+        Ok(())
+    }
+
+    async fn touch(&self, charging: &Charging<'_>, now: Millis) -> Result<(), ServiceError> {
+        let Some(account) = charging.accounts.first() else { return Ok(()) };
+        let charges = charging.to_show();
+        let ticket = self.apply(now, || self.engine.touch(account, &charges, now)).await?;
         self.recorded(Unrecorded(ticket)).await
     }
 }

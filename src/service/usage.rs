@@ -1,7 +1,9 @@
 //! Use that had no hold: calls made while this service was away, realtime
 //! voice, imports. Booked once by id, never refused for quota.
 
-use super::charging::{Call, Subject};
+use smallvec::SmallVec;
+
+use super::charging::Call;
 use super::finishing::{count, implausible};
 use super::{Service, ServiceError, Tenant, Unrecorded, UsageCommand, UsageResult, UsageStatus};
 use crate::domain::charge::{Demand, MeterCode};
@@ -76,12 +78,11 @@ impl Service {
         now: Millis,
     ) -> Result<Take, ServiceError> {
         let catalog = tenant.catalog();
-        let profile = self.registry.profile(tenant, &command.user).await?;
-        let plan_id = profile.plan().or(catalog.settings.default_plan.as_ref());
-        let plan = plan_id.and_then(|id| catalog.plan(id)).map_or(&self.no_plan, |plan| &**plan);
+        let party = self.registry.party(tenant, &command.user).await?;
+        let subject = party.subject_or(&self.no_plan, tenant, &catalog, &command.user, now)?;
         let model = command.model.as_ref().map(|model| catalog.models.canonical(model));
         let prices = catalog.models.prices(model.as_ref().map(Name::as_str));
-        let counted = count(&command.reported, plan.sheet.cache_read_weight, prices);
+        let counted = count(&command.reported, subject.version().sheet.cache_read_weight, prices);
         let mut amounts = command.amounts.clone();
         let mut call = Call {
             model: model.as_ref().map(Name::as_str),
@@ -92,18 +93,10 @@ impl Service {
             amounts: &mut amounts,
         };
         let pool = catalog.pool_for(call.model);
-        let subject = Subject {
-            tenant: tenant.number,
-            catalog: &catalog,
-            user: &command.user,
-            profile: &profile,
-            org: profile.org(),
-            plan,
-            now,
-        };
         let mut charging = subject.charges(&mut call, pool.map(|pool| &**pool), None);
+        let ones_own: SmallVec<[bool; 4]> = charging.ones_own().into();
         for charge in &mut charging.charges {
-            charge.switches = charging.accounts[usize::from(charge.account)].is_ones_own();
+            charge.switches = ones_own[usize::from(charge.account)];
             // Known exactly now; a pool that counts as settled counts it too.
             match charge.meter {
                 MeterCode::OUTPUT => charge.demand = Demand::fixed(counted.output_tokens),
@@ -112,7 +105,8 @@ impl Service {
                 _ => {}
             }
         }
-        let mut draft = subject.draft(id, pool.map(|pool| pool.pool.id.clone()));
+        let pool = pool.map(|pool| pool.pool.id.clone());
+        let mut draft = subject.draft(id, pool, !party.profile.is_known());
         draft.day = catalog.settings.zone.local_day(at);
         draft.feature.clone_from(&command.feature);
         draft.granted.input_tokens = command.reported.input_tokens;

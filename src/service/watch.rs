@@ -236,7 +236,7 @@ impl QuotaView {
             _ => None,
         };
         let turns = self.limits.iter().filter_map(|(row, _)| window_end(row));
-        turns.chain(self.next_lease_end).filter(|at| *at > now).min()
+        turns.chain(self.next_lease_end).chain(self.next_terms).filter(|at| *at > now).min()
     }
 }
 
@@ -255,6 +255,7 @@ impl Told {
         let mut hasher = DefaultHasher::new();
         let mut full_at = SmallVec::new();
         view.plan.hash(&mut hasher);
+        view.upcoming.hash(&mut hasher);
         (view.per_call.max_input_tokens, view.per_call.max_output_tokens).hash(&mut hasher);
         view.cache_read_weight.0.hash(&mut hasher);
         let shown = view.limits.iter().filter(|(row, _)| matches!(row.scope, Scope::User | Scope::Org));
@@ -311,15 +312,17 @@ mod tests {
             (row, QuotaState { state: CallState::Ok, next_call_at: None, forecast_exhausted_at: None })
         };
         QuotaView {
-            user: UserId::parse("u").unwrap(),
+            owner: "u".into(),
             org: None,
-            plan: (Name::parse("free").unwrap(), 1),
+            plan: Some((Name::parse("free").unwrap(), 1)),
             per_call: PerCall::default(),
             cache_read_weight: Ppm::ONE,
             limits: rows.iter().map(row).collect(),
             state: CallState::Ok,
             next_call_at: None,
             next_lease_end: None,
+            upcoming: None,
+            next_terms: None,
             now: Millis(now),
         }
     }

@@ -14,7 +14,7 @@ use tokio::sync::RwLock;
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::TenantId;
 use crate::domain::time::Millis;
-use crate::ledger::{Ledger, LedgerError, Record, TenantRow, User, Written};
+use crate::ledger::{Ledger, LedgerError, Org, Record, TenantRow, User, Written};
 
 pub(super) struct Writer {
     ledger: Arc<dyn Ledger>,
@@ -42,6 +42,13 @@ impl Writer {
     pub async fn put_user(&self, tenant: TenantRef, user: User, written: Written) -> Result<(), LedgerError> {
         let _counted = self.gate.read().await;
         self.ledger.put_user(tenant, user, written).await?;
+        self.count();
+        Ok(())
+    }
+
+    pub async fn put_org(&self, tenant: TenantRef, org: Org, written: Written) -> Result<(), LedgerError> {
+        let _counted = self.gate.read().await;
+        self.ledger.put_org(tenant, org, written).await?;
         self.count();
         Ok(())
     }

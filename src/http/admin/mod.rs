@@ -8,6 +8,7 @@ pub mod clock;
 pub mod doubts;
 pub mod keys;
 pub mod models;
+pub mod orgs;
 pub mod plans;
 pub mod pools;
 pub mod records;

@@ -1,6 +1,7 @@
 //! `/v1/admin/plans`: sheets in force, new versions, and all versions.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 use serde_json::json;
 
@@ -10,8 +11,8 @@ use crate::http::call::Call;
 use crate::http::problem::Problem;
 use crate::http::reply::{Answer, Reply};
 use crate::http::schema::{PlanList, PlanPutRequest, PlanReply, PlanVersions};
-use crate::service::ServiceError;
 use crate::service::catalog_writes::PlanPut;
+use crate::service::{Plan, ServiceError};
 
 /// Lists the plans in force, by id.
 #[utoipa::path(
@@ -26,7 +27,8 @@ use crate::service::catalog_writes::PlanPut;
 pub async fn all(call: Call) -> Answer {
     let catalog = call.tenant()?.catalog();
     let page = call.page(USUAL_PAGE)?;
-    Ok(page.of(catalog.plans.values(), |plan| plan.sheet.id.clone(), |plan| plan.to_json()))
+    let view = |plan: &&Arc<Plan>| plan.newest().to_json(&catalog);
+    Ok(page.of(catalog.plans.values(), |plan| plan.id.clone(), view))
 }
 
 /// Shows a plan in force.
@@ -41,8 +43,9 @@ pub async fn all(call: Call) -> Answer {
 )]
 pub async fn get(call: Call) -> Answer {
     let id = plan_in_path(&call)?;
-    let plan = call.tenant()?.catalog().plan(&id).cloned().ok_or(ServiceError::UnknownPlan)?;
-    Ok(Reply::json(&plan.to_json()).with_version(plan.version))
+    let catalog = call.tenant()?.catalog();
+    let newest = catalog.plan(&id).ok_or(ServiceError::UnknownPlan)?.newest();
+    Ok(Reply::json(&newest.to_json(&catalog)).with_version(newest.version))
 }
 
 /// Puts a new version of a plan in force.
@@ -68,7 +71,7 @@ pub async fn put(mut call: Call) -> Answer {
     let expected = call.expected_version()?;
     let registry = &call.service().registry;
     let written = registry.put_plan(call.tenant()?, put, expected, &call.author()).await?;
-    let mut body = written.plan.to_json();
+    let mut body = written.plan.to_json(&call.tenant()?.catalog());
     body["warnings"] = json!(written.warnings);
     Ok(Reply::json(&body).with_version(written.plan.version))
 }
@@ -91,7 +94,8 @@ pub async fn versions(call: Call) -> Answer {
     let page = call.page(USUAL_PAGE)?;
     let id = plan_in_path(&call)?;
     let versions = call.service().registry.plan_versions(call.tenant()?, &id).await?;
-    Ok(page.of(&versions, |plan| Reverse(plan.version), |plan| plan.to_json()))
+    let catalog = call.tenant()?.catalog();
+    Ok(page.of(&versions, |plan| Reverse(plan.version), |plan| plan.to_json(&catalog)))
 }
 
 fn plan_in_path(call: &Call) -> Result<Name, Problem> {

@@ -1,5 +1,6 @@
 //! `/v1/admin/users`: who is on record, on which plan.
 
+use actix_web::http::StatusCode;
 use serde_json::{Value, json};
 
 use super::document;
@@ -8,10 +9,17 @@ use crate::http::call::Call;
 use crate::http::page::{Page, list};
 use crate::http::problem::Problem;
 use crate::http::reply::{Answer, Reply};
-use crate::http::schema::{PlanChangeRequest, PlanChangedReply, UserList, UserPutRequest, UserReply};
-use crate::ledger::{User, UserQuery};
+use crate::http::schema::{
+    GrantReply, GrantRequest, OverridesRequest, PlanChangeRequest, PlanChangedReply, UserList,
+    UserPutRequest, UserReply,
+};
+use crate::http::views::rights::{grant_view, grants_view, overrides_view, plan_view, upcoming_view};
+use crate::ledger::UserQuery;
 use crate::service::Tenant;
-use crate::service::users::{PlanChange, Profile, UserChange};
+use crate::service::moving::PlanChange;
+use crate::service::profiles::Profile;
+use crate::service::rights::{GrantPost, OverridesPut};
+use crate::service::users::UserChange;
 
 const PAGE: u32 = 50;
 
@@ -40,10 +48,10 @@ pub async fn all(call: Call) -> Answer {
         })
     })?;
     let tenant = call.tenant()?;
-    let page = call.service().registry.list_users(tenant, query).await?;
+    let page = call.service().list_users(tenant, query).await?;
     let last = page.users.last().filter(|_| page.more);
-    let last = last.map(|user| user.id.clone());
-    Ok(list(page.users.iter().map(|user| user_view(tenant, user)).collect(), last))
+    let last = last.and_then(|profile| profile.user()).map(|user| user.id.clone());
+    Ok(list(page.users.iter().map(|profile| user_view(tenant, profile)).collect(), last))
 }
 
 /// Shows a user on record.
@@ -110,29 +118,81 @@ pub async fn change_plan(mut call: Call) -> Answer {
     one(tenant, &changed.user, |body| body["stale"] = changed.stale.into())
 }
 
+/// Sets a user's overrides: numbers in place of the plan's.
+#[utoipa::path(
+    put, path = "/v1/admin/users/{user}/overrides", operation_id = "put_user_overrides", tag = "admin",
+    params(
+        ("user" = String, Path, description = "The user, percent-encoded"),
+        ("If-Match" = Option<String>, Header, description = "The user's version that is to be replaced"),
+    ),
+    request_body = OverridesRequest,
+    responses(
+        (status = 200, description = "The user", body = UserReply, headers(("ETag"))),
+        (status = 412, description = "`changed_meanwhile`"),
+    ),
+    security(("bearer" = ["admin:write"])),
+)]
+pub async fn put_overrides(mut call: Call) -> Answer {
+    let body = call.body().await?;
+    let put = document(&body, OverridesPut::read)?;
+    let id = call.user()?;
+    let expected = call.expected_version()?;
+    let tenant = call.tenant()?;
+    let profile = call.service().put_overrides(tenant, &id, &put, expected, &call.author()).await?;
+    one(tenant, &profile, |_| {})
+}
+
+/// Gives a user an extra amount on a window, used after the plan's own.
+#[utoipa::path(
+    post, path = "/v1/admin/users/{user}/grants", operation_id = "grant_user", tag = "admin",
+    params(
+        ("user" = String, Path, description = "The user, percent-encoded"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The same key gives once"),
+    ),
+    request_body = GrantRequest,
+    responses(
+        (status = 201, description = "The grant", body = GrantReply),
+        (status = 422, description = "`request_id_reused`"),
+    ),
+    security(("bearer" = ["admin:write"])),
+)]
+pub async fn grant(mut call: Call) -> Answer {
+    let body = call.body().await?;
+    let mut post = document(&body, GrantPost::read)?;
+    post.key = call.idempotency_key()?;
+    let id = call.user()?;
+    let tenant = call.tenant()?;
+    let granting = call.service().grant(tenant, &id, &post, &call.author()).await?;
+    Ok(Reply::json(&grant_view(&granting)).with_status(StatusCode::CREATED))
+}
+
 fn one(tenant: &Tenant, profile: &Profile, add: impl FnOnce(&mut Value)) -> Answer {
     let user = profile.user().ok_or_else(|| Problem::not_found("user"))?;
-    let mut body = user_view(tenant, user);
+    let mut body = user_view(tenant, profile);
     add(&mut body);
     Ok(Reply::json(&body).with_version(user.version))
 }
 
-fn user_view(tenant: &Tenant, user: &User) -> Value {
-    let catalog = tenant.catalog();
-    let version = catalog.plan(&user.plan).map(|plan| plan.version);
+fn user_view(tenant: &Tenant, profile: &Profile) -> Value {
+    let Some(user) = profile.user() else { return Value::Null };
+    let entitled = profile.entitlement(tenant);
     let signals = user.signals.as_ref();
     json!({
         "user": user.id.as_str(),
-        "plan": {"id": user.plan.as_str(), "version": version},
+        "plan": plan_view(&entitled.plan),
         "org": user.org.as_ref().map(Name::as_str),
         "verified": user.verified,
         "suspended": user.suspended,
         "zone": user.zone,
         "anchor_day": user.anchor_day,
         "signals": signals.map(|signals| json!({"device": signals.device, "address": signals.address})),
-        "overrides": {},
-        "grants": [],
-        "pending": null,
+        "overrides": overrides_view(user.rights.as_deref(), entitled.now),
+        "grants": grants_view(user.rights.as_deref(), entitled.now),
+        "pending": entitled.pending.first().map(|next| json!({
+            "plan": plan_view(&next.plan),
+            "effective_at": next.effective_at,
+            "then": entitled.pending.get(1).map(upcoming_view),
+        })),
         "created_at": user.created_at,
         "version": user.version,
     })

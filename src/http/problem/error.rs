@@ -27,6 +27,7 @@ impl From<ServiceError> for Problem {
             ServiceError::ChangedMeanwhile => Self::new(Kind::ChangedMeanwhile, detail),
             ServiceError::AlreadyExists(_) => Self::new(Kind::AlreadyExists, detail),
             ServiceError::SequenceRequired => Self::new(Kind::SequenceRequired, detail),
+            ServiceError::KeyReused => Self::new(Kind::RequestIdReused, detail),
             ServiceError::ClockBackwards { .. } => Self::new(Kind::ClockBackwards, detail),
             ServiceError::NoTestTenant => Self::new(Kind::Forbidden, detail),
         }

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 
 use utoipa::ToSchema;
 
+use super::rights::{GrantReply, OverrideReply, PendingReply};
+
 /// What `PUT users/{user}` changes: missing fields stay, `null` takes away.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -43,12 +45,9 @@ pub struct UserReply {
     pub zone: Option<String>,
     pub anchor_day: Option<u8>,
     pub signals: Option<Signals>,
-    #[schema(value_type = Object)]
-    pub overrides: (),
-    #[schema(value_type = Vec<Object>)]
-    pub grants: (),
-    #[schema(value_type = Option<Object>)]
-    pub pending: Option<()>,
+    pub overrides: HashMap<String, OverrideReply>,
+    pub grants: Vec<GrantReply>,
+    pub pending: Option<PendingReply>,
     #[schema(format = DateTime)]
     pub created_at: String,
     pub version: u32,
@@ -58,21 +57,6 @@ pub struct UserReply {
 pub struct UserList {
     pub data: Vec<UserReply>,
     pub next_cursor: Option<String>,
-}
-
-/// Moves a user to a plan.
-#[derive(ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct PlanChangeRequest {
-    #[schema(example = "pro")]
-    pub plan: String,
-    /// `now`
-    pub effective: Option<String>,
-    /// Of numbered changes the highest number wins, in whatever order they come.
-    #[schema(example = 7)]
-    pub sequence: Option<u64>,
-    #[schema(example = "invoice paid")]
-    pub reason: String,
 }
 
 #[derive(ToSchema)]

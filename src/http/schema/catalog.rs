@@ -78,9 +78,11 @@ pub struct SheetLimit {
 pub struct PlanPutRequest {
     #[serde(flatten)]
     pub sheet: Sheet,
-    /// `now`
+    /// `now`, `next_window` (when the running month of each user ends) or a
+    /// time. By default an upgrade acts now, a downgrade in the next window.
     pub applies: Option<String>,
-    /// `everyone`
+    /// `everyone`, or `new_users`: those who come on record later.
+    #[schema(pattern = "^(everyone|new_users)$", default = "everyone")]
     pub to: Option<String>,
     /// Shows what would be written and writes nothing.
     #[schema(default = false)]
@@ -95,6 +97,10 @@ pub struct PlanReply {
     #[serde(flatten)]
     pub sheet: Sheet,
     pub version: u32,
+    pub applies: String,
+    pub to: String,
+    /// Of a version that waits for each user's month to end: when the tenant's
+    /// does.
     #[schema(format = DateTime)]
     pub effective_at: String,
     /// What can never bite. After a PUT only.

@@ -7,9 +7,11 @@ mod calls;
 mod catalog;
 mod doubts;
 mod records;
+mod rights;
 
 pub use admin::*;
 pub use calls::*;
 pub use catalog::*;
 pub use doubts::*;
 pub use records::*;
+pub use rights::*;

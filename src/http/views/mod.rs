@@ -5,6 +5,7 @@
 
 mod hold;
 mod limits;
+pub mod rights;
 
 pub use hold::{AmountsView, FinishedView, HoldReply, HoldView};
 pub use limits::{

@@ -52,6 +52,12 @@ pub(super) async fn bump_revision(connection: &mut SqliteConnection) -> sqlx::Re
     Ok(())
 }
 
+/// The revision that the write at hand will have.
+pub(super) async fn this_revision(connection: &mut SqliteConnection) -> sqlx::Result<u64> {
+    let value: i64 = sqlx::query_scalar("SELECT value + 1 FROM revision").fetch_one(connection).await?;
+    Ok(value.cast_unsigned())
+}
+
 pub(super) async fn revision(connection: &mut SqliteConnection) -> sqlx::Result<Vec<SqliteRow>> {
     sqlx::query("SELECT value FROM revision").fetch_all(connection).await
 }

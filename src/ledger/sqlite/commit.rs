@@ -48,8 +48,8 @@ static USAGE: ManyRows = ManyRows::new(
 
 /// Whoever was put on record meanwhile stays as they are.
 static USERS: ManyRows = ManyRows::new(
-    "INSERT INTO users (tenant, id, plan, plan_since, created_at, verified, suspended, version)",
-    8,
+    "INSERT INTO users (tenant, id, plan, plan_since, created_at, verified, suspended, version, born, moved)",
+    10,
     1,
     "ON CONFLICT (tenant, id) DO NOTHING",
 );
@@ -92,10 +92,16 @@ pub(super) async fn write_usage(
 }
 
 pub(super) async fn write_users(connection: &mut SqliteConnection, users: &NewUsers) -> sqlx::Result<()> {
+    if users.is_empty() {
+        return Ok(());
+    }
+    // They come after whatever was written last.
+    let revision: i64 = sqlx::query_scalar("SELECT value FROM revision").fetch_one(&mut *connection).await?;
     USERS
         .write(connection, users.iter(), |query, ((tenant, id), new)| {
             let query = query.bind(*tenant).bind(id.clone()).bind(new.plan.clone());
-            query.bind(new.since).bind(new.since).bind(false).bind(false).bind(1)
+            let query = query.bind(new.since).bind(new.since).bind(false).bind(false).bind(1);
+            query.bind(revision).bind(revision)
         })
         .await
 }

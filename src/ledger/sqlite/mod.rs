@@ -12,6 +12,7 @@ mod history;
 mod inspect;
 mod journal;
 mod open;
+mod orgs;
 mod read;
 mod records;
 mod statement;
@@ -41,12 +42,12 @@ use self::tail::Tail;
 use super::encoding::unpack_hold;
 use super::{
     Answer, AuditEntry, AuditQuery, Change, Comparison, DoubtPage, DoubtQuery, History, HistoryQuery, Ledger,
-    LedgerError, Note, Record, RecordKind, RefusalCount, StoredAccount, Tally, TenantRow, UsageRow, User,
-    UserQuery, Written,
+    LedgerError, Note, Org, Record, RecordKind, RefusalCount, StoredAccount, Tally, TenantRow, UsageRow,
+    User, UserQuery, Written,
 };
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
-use crate::domain::ids::{HoldId, RequestId, TenantId, UserId};
+use crate::domain::ids::{HoldId, Name, RequestId, TenantId, UserId};
 use crate::domain::plan::Scope;
 use crate::domain::time::Millis;
 
@@ -235,6 +236,26 @@ impl Ledger for SqliteLedger {
 
     fn put_user(&self, tenant: TenantRef, user: User, written: Written) -> Answer<'_, ()> {
         self.administer(move |c| async move { users::put(c, tenant, &user, &written).await }.boxed()).boxed()
+    }
+
+    fn users_to_move(&self, tenant: TenantRef, now: Millis, limit: u32) -> Answer<'_, Vec<User>> {
+        async move {
+            let rows = self.rows(move |c| users::to_move(c, tenant, now, limit).boxed()).await?;
+            rows.iter().map(users::read).collect()
+        }
+        .boxed()
+    }
+
+    fn org(&self, tenant: TenantRef, id: Name) -> Answer<'_, Option<Org>> {
+        async move {
+            let rows = self.rows(|c| async move { orgs::org(c, tenant, &id).await }.boxed()).await?;
+            rows.first().map(orgs::read).transpose()
+        }
+        .boxed()
+    }
+
+    fn put_org(&self, tenant: TenantRef, org: Org, written: Written) -> Answer<'_, ()> {
+        self.administer(move |c| async move { orgs::put(c, tenant, &org, &written).await }.boxed()).boxed()
     }
 
     fn tenants(&self) -> Answer<'_, Vec<TenantRow>> {

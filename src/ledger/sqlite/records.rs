@@ -20,7 +20,7 @@ fn stored(tenant: Option<TenantRef>) -> u32 {
 macro_rules! select_records {
     ($which:literal) => {
         concat!(
-            "SELECT kind, id, version, body, effective_at, written_at, written_by, reason
+            "SELECT kind, id, version, body, effective_at, written_at, written_by, reason, revision
              FROM records AS this WHERE tenant = $1 AND ",
             $which
         )
@@ -59,6 +59,7 @@ pub(super) fn record(row: &SqliteRow) -> Result<Record, LedgerError> {
         body: get(row, 3)?,
         effective_at: Millis(get(row, 4)?),
         written: Written { at: Millis(get(row, 5)?), by: get(row, 6)?, reason: get(row, 7)? },
+        revision: get::<i64>(row, 8)?.cast_unsigned(),
     })
 }
 
@@ -82,12 +83,13 @@ pub(super) async fn put(
         return Err(LedgerError::Conflict.into());
     }
     let text = "INSERT INTO records
-                (tenant, kind, id, version, body, effective_at, written_at, written_by, reason)
-                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+                (tenant, kind, id, version, body, effective_at, written_at, written_by, reason, revision)
+                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+    let revision = audit::this_revision(&mut *connection).await?.cast_signed();
     let query = sqlx::query(text).bind(stored(tenant)).bind(record.kind.as_str()).bind(record.id.as_str());
     let query = query.bind(record.version).bind(record.body.as_deref()).bind(record.effective_at.0);
     let query = query.bind(record.written.at.0).bind(record.written.by.as_str());
-    query.bind(record.written.reason.as_deref()).execute(&mut *connection).await?;
+    query.bind(record.written.reason.as_deref()).bind(revision).execute(&mut *connection).await?;
     let row = AuditRow {
         tenant: stored(tenant),
         action: audited_action(record),

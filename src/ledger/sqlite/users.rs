@@ -9,14 +9,14 @@ use super::records::refuse_deleted;
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::{Name, UserId};
 use crate::domain::time::Millis;
-use crate::ledger::encoding::{audited_user, audited_user_action};
+use crate::ledger::encoding::{audited_user, audited_user_action, pack_rights, unpack_rights};
 use crate::ledger::{LedgerError, Signals, User, UserQuery, Written};
 
 macro_rules! select_users {
     ($from:literal, $($which:literal)*) => {
         concat!(
             "SELECT id, plan, plan_since, plan_sequence, org, verified, suspended, zone, anchor_day,
-                    signals, created_at, version
+                    signals, created_at, version, rights, born, moved
              FROM ",
             $from,
             " WHERE tenant = $1 AND ",
@@ -41,6 +41,18 @@ pub(super) const ALL: &str = page_of_users!("users", "");
 pub(super) const OF_PLAN: &str = page_of_users!("users INDEXED BY users_by_plan", " AND plan = $4");
 pub(super) const OF_ORG: &str =
     page_of_users!("users INDEXED BY users_by_org", " AND org = $5 AND ($4 IS NULL OR plan = $4)");
+
+pub(super) const TO_MOVE: &str =
+    select_users!("users INDEXED BY users_by_change", "changes_at <= $2 ORDER BY changes_at LIMIT $3");
+
+pub(super) async fn to_move(
+    connection: &mut SqliteConnection,
+    tenant: TenantRef,
+    now: Millis,
+    limit: u32,
+) -> sqlx::Result<Vec<SqliteRow>> {
+    sqlx::query(TO_MOVE).bind(tenant.0).bind(now.0).bind(limit).fetch_all(connection).await
+}
 
 pub(super) async fn user(
     connection: &mut SqliteConnection,
@@ -81,6 +93,9 @@ pub(super) fn read(row: &SqliteRow) -> Result<User, LedgerError> {
         signals: signals.map_err(|error| LedgerError::Corrupt(format!("a user's signals: {error}")))?,
         created_at: Millis(get(row, 10)?),
         version: get(row, 11)?,
+        rights: unpack_rights(get(row, 12)?)?,
+        born: get::<i64>(row, 13)?.cast_unsigned(),
+        moved: get::<i64>(row, 14)?.cast_unsigned(),
     })
 }
 
@@ -107,25 +122,47 @@ pub(super) async fn put(
         new: Some(audited_user(user).to_string()),
         written,
     };
-    store(connection, tenant, user).await?;
+    store(connection, tenant, user, old.as_ref()).await?;
     Ok(audit::add(connection, row).await?)
 }
 
-async fn store(connection: &mut SqliteConnection, tenant: TenantRef, user: &User) -> sqlx::Result<()> {
+async fn store(
+    connection: &mut SqliteConnection,
+    tenant: TenantRef,
+    user: &User,
+    old: Option<&User>,
+) -> Result<(), Failure> {
     let text =
         "INSERT INTO users (tenant, id, plan, plan_since, plan_sequence, org, verified, suspended, zone,
-                    anchor_day, signals, created_at, version)
-                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+                    anchor_day, signals, created_at, version, rights, changes_at, born, moved)
+                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
                 ON CONFLICT (tenant, id) DO UPDATE SET plan = excluded.plan, plan_since = excluded.plan_since,
                     plan_sequence = excluded.plan_sequence, org = excluded.org, verified = excluded.verified,
                     suspended = excluded.suspended, zone = excluded.zone, anchor_day = excluded.anchor_day,
-                    signals = excluded.signals, created_at = excluded.created_at, version = excluded.version";
+                    signals = excluded.signals, created_at = excluded.created_at, version = excluded.version,
+                    rights = excluded.rights, changes_at = excluded.changes_at, moved = excluded.moved";
+    let this = audit::this_revision(&mut *connection).await?;
+    let same = |old: &User| (&old.plan, old.plan_since) == (&user.plan, user.plan_since);
+    let (born, moved) = revisions(this, old.map(|old| (old.born, old.moved, same(old))));
     let signals = user.signals.as_ref().map(|signals| serde_json::json!(signals).to_string());
+    let rights = user.rights.as_deref();
     let query = sqlx::query(text).bind(tenant.0).bind(user.id.shared()).bind(user.plan.shared());
     let query = query.bind(user.plan_since.0).bind(user.plan_sequence.map(u64::cast_signed));
     let query =
         query.bind(user.org.as_ref().map(|org| org.shared())).bind(user.verified).bind(user.suspended);
     let query = query.bind(user.zone.as_deref()).bind(user.anchor_day).bind(signals);
-    query.bind(user.created_at.0).bind(user.version).execute(connection).await?;
+    let query = query.bind(user.created_at.0).bind(user.version).bind(pack_rights(rights)?);
+    let query = query.bind(rights.and_then(|rights| rights.schedule.first()).map(|next| next.at.0));
+    query.bind(born.cast_signed()).bind(moved.cast_signed()).execute(connection).await?;
     Ok(())
+}
+
+/// When a row came and when its plan last changed: now, unless it is the same.
+/// `old`: both as stored, and whether the plan is the one of before.
+pub(super) fn revisions(this: u64, old: Option<(u64, u64, bool)>) -> (u64, u64) {
+    match old {
+        None => (this, this),
+        Some((born, moved, true)) => (born, moved),
+        Some((born, _, false)) => (born, this),
+    }
 }

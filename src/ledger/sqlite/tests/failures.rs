@@ -180,6 +180,9 @@ fn user(version: u32) -> User {
         zone: None,
         anchor_day: None,
         signals: Some(signals),
+        rights: None,
+        born: 0,
+        moved: 0,
         created_at: Millis(0),
         version,
     }
@@ -193,6 +196,7 @@ fn record(kind: RecordKind, id: &str, version: u32, body: Option<&str>) -> Recor
         body: body.map(str::to_owned),
         effective_at: Millis(0),
         written: written("key_2"),
+        revision: 0,
     }
 }
 

@@ -183,6 +183,9 @@ pub fn person(id: &str) -> User {
         zone: None,
         anchor_day: None,
         signals: None,
+        rights: None,
+        born: 0,
+        moved: 0,
         created_at: at(0),
         version: 1,
     }
@@ -210,5 +213,16 @@ pub fn record(kind: RecordKind, id: &str, version: u32, body: Option<&str>) -> R
         body: body.map(str::to_owned),
         effective_at: at(i64::from(version)),
         written: written(),
+        revision: 0,
     }
+}
+
+/// As written: without what the ledger fills in.
+pub fn plain(records: Vec<Record>) -> Vec<Record> {
+    records.into_iter().map(|record| Record { revision: 0, ..record }).collect()
+}
+
+/// As written: without what the ledger fills in.
+pub fn as_written(user: User) -> User {
+    User { born: 0, moved: 0, ..user }
 }

@@ -1,0 +1,277 @@
+//! A plan with its versions: which of them holds for whom, and when.
+//!
+//! Every version is kept. Most replace the one before at once and for
+//! everybody; one may wait until each user's running month ends, or be for
+//! users to come alone, so two users of a plan may be on different versions.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::history::History;
+use super::settings::word;
+use crate::domain::charge::CellId;
+use crate::domain::document::Reader;
+use crate::domain::ids::Name;
+use crate::domain::plan::{Filter, Limit, Models, Sheet};
+use crate::domain::time::Millis;
+use crate::ledger::Record;
+
+/// Versions kept at hand besides those that somebody may still be on: the
+/// figures that a bucket last ran with are among them.
+const PAST_MAX: usize = 32;
+/// No window of a month, however it was changed under way, is longer.
+const LONGEST_MONTH_MS: i64 = 62 * 24 * 3_600_000;
+
+/// A plan and its versions.
+#[derive(Debug)]
+pub struct Plan {
+    pub id: Name,
+    /// Ascending, at least one.
+    versions: Vec<Arc<PlanVersion>>,
+    /// From then on the newest version holds for everyone.
+    settled_from: Millis,
+    /// What the buckets ran with before the newest version, where it holds for
+    /// everyone.
+    history: History,
+}
+
+/// One version of a plan's sheet.
+#[derive(Debug)]
+pub struct PlanVersion {
+    pub sheet: Sheet,
+    pub version: u32,
+    /// On the tenant's clock. A test clock may have been set back since.
+    pub written_at: Millis,
+    /// Orders versions and users that came at the same instant.
+    revision: u64,
+    pub terms: VersionTerms,
+    /// The cell of each of the sheet's limits, in the sheet's order.
+    pub cells: Vec<CellId>,
+    /// The filter of each limit with aliases resolved, in the sheet's order.
+    pub filters: Vec<Filter>,
+}
+
+/// For whom a version holds, and from when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VersionTerms {
+    pub applies: Applies,
+    pub to: Audience,
+}
+
+/// When a version takes hold of users who were there before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Applies {
+    Now,
+    At(Millis),
+    /// When the running month of each of them ends.
+    NextWindow,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audience {
+    Everyone,
+    /// Users who come on record later than the version.
+    NewUsers,
+}
+
+const AUDIENCES: [(&str, Audience); 2] =
+    [("everyone", Audience::Everyone), ("new_users", Audience::NewUsers)];
+
+/// An instant, with what orders events within it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Moment {
+    pub at: Millis,
+    pub revision: u64,
+}
+
+/// When somebody came on record, and to the plan.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Arrival {
+    pub born: Moment,
+    pub came: Moment,
+}
+
+impl VersionTerms {
+    /// At once, for everyone.
+    pub const PLAIN: Self = Self { applies: Applies::Now, to: Audience::Everyone };
+
+    /// Writes the words of the API, which the stored record has too.
+    pub(super) fn describe(self, body: &mut serde_json::Value) {
+        body["applies"] = match self.applies {
+            Applies::Now => "now".into(),
+            Applies::At(at) => at.to_string().into(),
+            Applies::NextWindow => "next_window".into(),
+        };
+        body["to"] = word(&AUDIENCES, self.to).into();
+    }
+}
+
+impl Applies {
+    /// Reads `now`, `next_window` or an instant; `None` when not given.
+    pub(super) fn read(fields: &mut Reader<'_, '_>, name: &str) -> Option<Self> {
+        fields.optional(name).parsed(|text| match text {
+            "now" => Ok(Self::Now),
+            "next_window" => Ok(Self::NextWindow),
+            time => Millis::parse(time)
+                .map(Self::At)
+                .map_err(|_| "must be \"now\", \"next_window\" or a time such as 2026-12-01T00:00:00Z"),
+        })
+    }
+}
+
+/// Reads `to`; everyone when not given.
+pub(super) fn read_audience(fields: &mut Reader<'_, '_>) -> Audience {
+    fields.optional("to").choice(&AUDIENCES).unwrap_or(Audience::Everyone)
+}
+
+impl PlanVersion {
+    /// `models` resolve the aliases in filters.
+    pub(super) fn new(sheet: Sheet, record: VersionRecord, models: &Models) -> Self {
+        let cells = sheet.limits.iter().map(Limit::cell).collect();
+        let filters = sheet.limits.iter().map(|limit| limit.filter.resolved(models)).collect();
+        let VersionRecord { version, written_at, revision, terms } = record;
+        Self { sheet, version, written_at, revision, terms, cells, filters }
+    }
+
+    /// The same version by another list of models.
+    pub(super) fn with_models(&self, models: &Models) -> Self {
+        let Self { version, written_at, revision, terms, .. } = *self;
+        Self::new(self.sheet.clone(), VersionRecord { version, written_at, revision, terms }, models)
+    }
+
+    /// The limit that fills `cell`, if this version has it.
+    pub(super) fn limit_of(&self, cell: CellId) -> Option<&Limit> {
+        self.cells.iter().position(|known| *known == cell).map(|place| &self.sheet.limits[place])
+    }
+
+    fn is_plain(&self) -> bool {
+        self.terms.to == Audience::Everyone && self.terms.applies != Applies::NextWindow
+    }
+
+    /// When it takes hold of those who come new.
+    pub(super) fn takes_hold_at(&self) -> Millis {
+        match self.terms.applies {
+            Applies::At(at) => at.max(self.written_at),
+            Applies::Now | Applies::NextWindow => self.written_at,
+        }
+    }
+
+    fn written(&self) -> Moment {
+        Moment { at: self.written_at, revision: self.revision }
+    }
+}
+
+/// What a record tells of a version besides its sheet.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct VersionRecord {
+    pub version: u32,
+    pub written_at: Millis,
+    pub revision: u64,
+    pub terms: VersionTerms,
+}
+
+impl VersionRecord {
+    pub fn of(record: &Record, terms: VersionTerms) -> Self {
+        Self { version: record.version, written_at: record.written.at, revision: record.revision, terms }
+    }
+}
+
+impl Plan {
+    /// `versions` ascend; there is at least one.
+    pub(super) fn new(id: Name, mut versions: Vec<Arc<PlanVersion>>) -> Self {
+        let needed = versions.iter().rposition(|version| version.terms.to == Audience::Everyone);
+        let spare = needed.unwrap_or(0).saturating_sub(PAST_MAX);
+        versions.drain(..spare);
+        let history = History::of(&versions);
+        let settled_from = settled_from(&versions);
+        Self { id, versions, settled_from, history }
+    }
+
+    /// The version last written, whomever it holds for.
+    pub fn newest(&self) -> &Arc<PlanVersion> {
+        &self.versions[self.versions.len() - 1]
+    }
+
+    pub(super) fn versions(&self) -> &[Arc<PlanVersion>] {
+        &self.versions
+    }
+
+    /// The version that holds at `now` for whoever comes then.
+    pub fn current(&self, now: Millis) -> &Arc<PlanVersion> {
+        // What was written has been written, also where a test clock was set
+        // back behind it.
+        let holds = |version: &&Arc<PlanVersion>| match version.terms.applies {
+            Applies::At(at) => at <= now,
+            Applies::Now | Applies::NextWindow => true,
+        };
+        self.versions.iter().rev().find(holds).unwrap_or(&self.versions[0])
+    }
+
+    /// The version that held at an instant for those who have been there all
+    /// the time, where every version is for everyone.
+    pub(super) fn version_at(&self, at: Millis) -> &Arc<PlanVersion> {
+        let held = self.versions.iter().rev().find(|version| version.takes_hold_at() <= at);
+        held.unwrap_or(&self.versions[0])
+    }
+
+    /// Whether the newest version holds for everyone.
+    pub(super) fn is_settled(&self, now: Millis) -> bool {
+        self.settled_from <= now
+    }
+
+    pub(super) fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// The versions that hold for somebody, with when each takes hold,
+    /// ascending. `month_end` tells when their running month ends, by the
+    /// sheet that holds, seen from an instant.
+    pub(super) fn timeline(
+        &self,
+        arrival: Arrival,
+        now: Millis,
+        month_end: impl Fn(&Sheet, Millis) -> Millis,
+    ) -> SmallVec<[(Millis, &Arc<PlanVersion>); 4]> {
+        let mut steps: SmallVec<[(Millis, &Arc<PlanVersion>); 4]> = SmallVec::new();
+        for version in &self.versions {
+            let Some((_, before)) = steps.last().copied() else {
+                steps.push((Millis(i64::MIN), version));
+                continue;
+            };
+            if version.terms.to == Audience::NewUsers && arrival.born < version.written() {
+                continue;
+            }
+            let from = match version.terms.applies {
+                Applies::Now => version.written_at.min(now),
+                Applies::At(at) => at.max(version.written_at),
+                Applies::NextWindow if arrival.came >= version.written() => version.written_at.min(now),
+                Applies::NextWindow => month_end(&before.sheet, version.written_at),
+            };
+            // What still waits when a newer version is written never comes.
+            while steps.len() > 1 && steps.last().is_some_and(|(since, _)| *since > version.written_at) {
+                steps.pop();
+            }
+            steps.push((from, version));
+        }
+        steps
+    }
+}
+
+/// See [`Plan::settled_from`].
+fn settled_from(versions: &[Arc<PlanVersion>]) -> Millis {
+    let Some((newest, _)) = versions.split_last() else { return Millis(i64::MIN) };
+    if newest.terms.to == Audience::NewUsers {
+        return Millis::MAX;
+    }
+    if versions.len() == 1 {
+        return Millis(i64::MIN);
+    }
+    let from = |version: &Arc<PlanVersion>| match (version.is_plain(), version.terms.applies) {
+        // After that nobody's bucket remembers the way there.
+        (false, _) => version.written_at.plus_ms(LONGEST_MONTH_MS),
+        (true, Applies::At(at)) => at,
+        (true, _) => Millis(i64::MIN),
+    };
+    versions.iter().map(from).max().unwrap_or(Millis(i64::MIN))
+}

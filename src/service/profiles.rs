@@ -1,0 +1,304 @@
+//! What a decision must know of a user and of an org, at hand.
+
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, LazyLock};
+
+use crate::domain::charge::TenantRef;
+use crate::domain::ids::{Name, UserId};
+use crate::domain::plan::Scope;
+use crate::domain::time::{Millis, Zone};
+use crate::ledger::{Org, Rights, User};
+
+use super::Upcoming;
+use super::cache::Cache;
+use super::catalog::Tenant;
+use super::error::ServiceError;
+use super::plans::{Arrival, Moment, Plan};
+use super::registry::Registry;
+use super::terms::{Grants, Holder};
+
+/// Users kept at hand; others are read when they call.
+const USERS_MAX: usize = 500_000;
+/// What they may take together, in bytes.
+const USER_BYTES_MAX: usize = 256 << 20;
+const ORGS_MAX: usize = 100_000;
+const ORG_BYTES_MAX: usize = 64 << 20;
+
+static UNKNOWN: LazyLock<Arc<Profile>> = LazyLock::new(Arc::default);
+static UNKNOWN_ORG: LazyLock<Arc<OrgProfile>> = LazyLock::new(Arc::default);
+static NO_RIGHTS: LazyLock<Rights> = LazyLock::new(Rights::default);
+
+/// What is known of a user. Users who are not on record have a profile too:
+/// nothing is known of them.
+#[derive(Debug, Default)]
+pub struct Profile {
+    user: Option<User>,
+    zone: Option<Arc<Zone>>,
+    grants: Grants,
+}
+
+/// What is known of an org; most orgs are names in users' records alone.
+#[derive(Debug, Default)]
+pub struct OrgProfile {
+    org: Option<Org>,
+    zone: Option<Arc<Zone>>,
+    grants: Grants,
+}
+
+/// See [`Profile::entitlement`].
+#[derive(Debug)]
+pub struct Entitlement {
+    /// The plan that holds now, with its version for this user.
+    pub plan: (Name, u32),
+    /// Moves to come, ascending.
+    pub pending: Vec<Upcoming>,
+    pub now: Millis,
+}
+
+impl Profile {
+    pub(super) fn of(user: User) -> Self {
+        let zone = zone_of(user.zone.as_deref());
+        let grants = grants_of(user.rights.as_deref());
+        Self { user: Some(user), zone, grants }
+    }
+
+    /// The user on record.
+    pub fn user(&self) -> Option<&User> {
+        self.user.as_ref()
+    }
+
+    pub fn is_known(&self) -> bool {
+        self.user.is_some()
+    }
+
+    /// As recorded; moves to come are in the rights. `None`: the tenant's
+    /// default plan.
+    pub fn plan(&self) -> Option<&Name> {
+        self.user.as_ref().map(|user| &user.plan)
+    }
+
+    pub fn org(&self) -> Option<&Name> {
+        self.user.as_ref()?.org.as_ref()
+    }
+
+    pub fn is_verified(&self) -> bool {
+        self.user.as_ref().is_some_and(|user| user.verified)
+    }
+
+    pub fn is_suspended(&self) -> bool {
+        self.user.as_ref().is_some_and(|user| user.suspended)
+    }
+
+    pub(super) fn rights(&self) -> &Rights {
+        rights_of(self.user.as_ref().and_then(|user| user.rights.as_deref()))
+    }
+
+    pub(super) fn holder(&self) -> Holder<'_> {
+        let user = self.user.as_ref();
+        let arrival = user.map(|user| arrival((user.created_at, user.born), (user.plan_since, user.moved)));
+        Holder {
+            scope: Scope::User,
+            plan: self.plan(),
+            arrival: arrival.unwrap_or(NEWCOMER),
+            zone: self.zone.as_ref(),
+            anchor_day: user.and_then(|user| user.anchor_day).unwrap_or(1),
+            rights: self.rights(),
+            grants: &self.grants,
+        }
+    }
+
+    /// What the user is entitled to now, and what is to come by the record.
+    pub fn entitlement(&self, tenant: &Tenant) -> Entitlement {
+        let (now, catalog) = (tenant.now(), tenant.catalog());
+        let holder = self.holder();
+        let named = |plan: &Name| {
+            let version = catalog.plan(plan).map_or(0, |plan| plan.current(now).version);
+            (plan.clone(), version)
+        };
+        let default = catalog.settings.default_plan.as_ref();
+        let recorded = holder.plan.or(default).map(named).unwrap_or_else(|| (Plan::none().id, 0));
+        let terms = holder.plan.and_then(|plan| holder.terms(plan, &catalog, now).ok());
+        let in_force = terms.map(|terms| (terms.in_force().plan.id.clone(), terms.version().version));
+        let to_come = holder.rights.schedule.iter().filter(|to_come| to_come.at > now);
+        let pending = to_come.map(|next| Upcoming { plan: named(&next.plan), effective_at: next.at });
+        Entitlement { plan: in_force.unwrap_or(recorded), pending: pending.collect(), now }
+    }
+
+    fn weight(&self) -> usize {
+        let user = self.user.as_ref();
+        let text = user.map_or(0, |user| {
+            let signals = user.signals.as_ref();
+            let signals = signals.map(|signals| [signals.device.as_ref(), signals.address.as_ref()]);
+            user.id.as_str().len() + signals.iter().flatten().flatten().map(|text| text.len()).sum::<usize>()
+        });
+        size_of::<Self>()
+            + size_of::<(TenantRef, UserId)>()
+            + 64
+            + text
+            + weight_of(self.rights(), &self.grants)
+    }
+}
+
+impl OrgProfile {
+    pub(super) fn of(org: Org) -> Self {
+        let zone = zone_of(org.zone.as_deref());
+        let grants = grants_of(org.rights.as_deref());
+        Self { org: Some(org), zone, grants }
+    }
+
+    /// The org on record.
+    pub fn org(&self) -> Option<&Org> {
+        self.org.as_ref()
+    }
+
+    pub(super) fn rights(&self) -> &Rights {
+        rights_of(self.org.as_ref().and_then(|org| org.rights.as_deref()))
+    }
+
+    pub(super) fn holder(&self) -> Holder<'_> {
+        let org = self.org.as_ref();
+        let arrival = org.map(|org| arrival((org.created_at, org.born), (org.plan_since, org.moved)));
+        Holder {
+            scope: Scope::Org,
+            plan: org.and_then(|org| org.plan.as_ref()),
+            arrival: arrival.unwrap_or(NEWCOMER),
+            zone: self.zone.as_ref(),
+            anchor_day: 1,
+            rights: self.rights(),
+            grants: &self.grants,
+        }
+    }
+
+    /// The version of the org's own sheet that holds now.
+    pub fn plan_in_force(&self, tenant: &Tenant) -> Option<(Name, u32)> {
+        let (now, catalog) = (tenant.now(), tenant.catalog());
+        let holder = self.holder();
+        let terms = holder.terms(holder.plan?, &catalog, now).ok()?;
+        Some((terms.in_force().plan.id.clone(), terms.version().version))
+    }
+
+    fn weight(&self) -> usize {
+        size_of::<Self>() + 128 + weight_of(self.rights(), &self.grants)
+    }
+}
+
+/// Whoever is not on record comes with the next call.
+const NEWCOMER: Arrival = {
+    let next = Moment { at: Millis::MAX, revision: u64::MAX };
+    Arrival { born: next, came: next }
+};
+
+fn arrival(born: (Millis, u64), came: (Millis, u64)) -> Arrival {
+    let moment = |(at, revision)| Moment { at, revision };
+    Arrival { born: moment(born), came: moment(came) }
+}
+
+fn rights_of(rights: Option<&Rights>) -> &Rights {
+    rights.unwrap_or(&NO_RIGHTS)
+}
+
+fn zone_of(name: Option<&str>) -> Option<Arc<Zone>> {
+    let name = name?;
+    Zone::parse(name)
+        .inspect_err(|error| tracing::error!(zone = name, error, "a zone on record is gone"))
+        .ok()
+}
+
+fn grants_of(rights: Option<&Rights>) -> Grants {
+    let mut by_limit: Vec<(_, Vec<_>)> = Vec::new();
+    for granting in rights.into_iter().flat_map(|rights| &rights.grants) {
+        match by_limit.iter_mut().find(|(limit, _)| *limit == granting.limit) {
+            Some((_, grants)) => grants.push(granting.grant),
+            None => by_limit.push((granting.limit.clone(), vec![granting.grant])),
+        }
+    }
+    by_limit.into_iter().map(|(limit, grants)| (limit, grants.into())).collect()
+}
+
+fn weight_of(rights: &Rights, grants: &Grants) -> usize {
+    400 * rights.overrides.len() + 200 * rights.grants.len() + 64 * rights.schedule.len() + 64 * grants.len()
+}
+
+pub(super) struct Cached<T> {
+    /// Read before this many times others wrote.
+    epoch: u64,
+    profile: Arc<T>,
+}
+
+impl<T> Clone for Cached<T> {
+    fn clone(&self) -> Self {
+        Self { epoch: self.epoch, profile: Arc::clone(&self.profile) }
+    }
+}
+
+pub(super) type UserCache = Cache<(TenantRef, UserId), Cached<Profile>>;
+pub(super) type OrgCache = Cache<(TenantRef, Name), Cached<OrgProfile>>;
+
+pub(super) fn user_cache() -> UserCache {
+    Cache::new(USERS_MAX, USER_BYTES_MAX)
+}
+
+pub(super) fn org_cache() -> OrgCache {
+    Cache::new(ORGS_MAX, ORG_BYTES_MAX)
+}
+
+impl Registry {
+    /// What is known of a user; reading creates nothing.
+    pub async fn profile(&self, tenant: &Tenant, id: &UserId) -> Result<Arc<Profile>, ServiceError> {
+        let asked = (tenant.number, id);
+        let epoch = self.users_epoch.load(SeqCst);
+        let is_it = |key: &(TenantRef, UserId)| key.0 == tenant.number && key.1 == *id;
+        if let Some(known) = self.users.get(&asked, is_it)
+            && known.epoch == epoch
+        {
+            return Ok(known.profile);
+        }
+        let mark = self.users.mark(&asked);
+        let Some(user) = self.ledger.user(tenant.number, id.clone()).await? else {
+            // Not remembered: whoever asks for names that nobody has must not
+            // push out the users who call.
+            return Ok(UNKNOWN.clone());
+        };
+        let profile = Arc::new(Profile::of(user));
+        let entry = || ((tenant.number, id.clone()), Cached { epoch, profile: profile.clone() });
+        self.users.insert_read(mark, &asked, is_it, entry, profile.weight());
+        Ok(profile)
+    }
+
+    /// What is known of an org. That one is not on record is remembered: its
+    /// name comes from users' records, never from a caller.
+    pub async fn org_profile(&self, tenant: &Tenant, id: &Name) -> Result<Arc<OrgProfile>, ServiceError> {
+        let asked = (tenant.number, id);
+        let epoch = self.users_epoch.load(SeqCst);
+        let is_it = |key: &(TenantRef, Name)| key.0 == tenant.number && key.1 == *id;
+        if let Some(known) = self.orgs.get(&asked, is_it)
+            && known.epoch == epoch
+        {
+            return Ok(known.profile);
+        }
+        let mark = self.orgs.mark(&asked);
+        let profile = match self.ledger.org(tenant.number, id.clone()).await? {
+            Some(org) => Arc::new(OrgProfile::of(org)),
+            None => UNKNOWN_ORG.clone(),
+        };
+        let entry = || ((tenant.number, id.clone()), Cached { epoch, profile: profile.clone() });
+        self.orgs.insert_read(mark, &asked, is_it, entry, profile.weight());
+        Ok(profile)
+    }
+
+    /// A user on record.
+    pub async fn user(&self, tenant: &Tenant, id: &UserId) -> Result<Arc<Profile>, ServiceError> {
+        let profile = self.profile(tenant, id).await?;
+        if profile.is_known() { Ok(profile) } else { Err(ServiceError::NotFound("user")) }
+    }
+
+    /// The next call reads what is on record. (To put a version just written
+    /// in its place would let two writers leave the older one behind.)
+    pub(super) fn forget_user(&self, tenant: TenantRef, id: &UserId) {
+        self.users.remove(&(tenant, id), |key: &(TenantRef, UserId)| key.0 == tenant && key.1 == *id);
+    }
+
+    pub(super) fn forget_org(&self, tenant: TenantRef, id: &Name) {
+        self.orgs.remove(&(tenant, id), |key: &(TenantRef, Name)| key.0 == tenant && key.1 == *id);
+    }
+}

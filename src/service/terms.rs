@@ -1,0 +1,163 @@
+//! What a user, or an org with a sheet of its own, is entitled to, over time:
+//! which version of which plan held from when, which holds now, which is to
+//! come. Read off the record and the clock; nothing has to run for a change to
+//! take hold.
+
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::calendar::Calendar;
+use super::catalog::Catalog;
+use super::error::ServiceError;
+use super::plans::{Arrival, Plan, PlanVersion};
+use crate::domain::grant::Grant;
+use crate::domain::ids::{Label, Name};
+use crate::domain::plan::{Override, Rule, Scope, Sheet};
+use crate::domain::time::{Anchor, Millis, Period, Zone};
+use crate::ledger::Rights;
+
+/// Grants by the name of their limit.
+pub(super) type Grants = Vec<(Label, Arc<[Grant]>)>;
+
+/// A user or an org, as far as its limits go.
+#[derive(Clone, Copy)]
+pub(super) struct Holder<'a> {
+    /// Whose limits: users' or orgs'.
+    pub scope: Scope,
+    /// `None`: an org without a sheet of its own.
+    pub plan: Option<&'a Name>,
+    pub arrival: Arrival,
+    /// `None`: the tenant's.
+    pub zone: Option<&'a Arc<Zone>>,
+    pub anchor_day: u8,
+    pub rights: &'a Rights,
+    pub grants: &'a Grants,
+}
+
+/// See the module's text.
+#[derive(Clone)]
+pub(super) struct Terms<'a> {
+    /// Ascending; the last one holds now.
+    regimes: SmallVec<[Regime<'a>; 1]>,
+    /// What holds next.
+    pub upcoming: Option<Regime<'a>>,
+    /// One plan, whose newest version holds for everyone: its history is the
+    /// holder's.
+    is_plain: bool,
+}
+
+/// A version of a plan that holds from an instant on.
+#[derive(Clone, Copy)]
+pub(super) struct Regime<'a> {
+    pub since: Millis,
+    pub plan: &'a Plan,
+    pub version: &'a Arc<PlanVersion>,
+}
+
+impl<'a> Holder<'a> {
+    /// The terms of `plan` (the holder's, or the tenant's default one).
+    ///
+    /// # Errors
+    /// `UnknownPlan`.
+    pub fn terms(&self, plan: &Name, catalog: &'a Catalog, now: Millis) -> Result<Terms<'a>, ServiceError> {
+        let came = self.arrival.came.at;
+        let present = catalog.plan(plan).ok_or(ServiceError::UnknownPlan)?;
+        if self.rights.schedule.is_empty() && present.is_settled(now) {
+            let version = present.newest();
+            let since = Some(version.takes_hold_at()).filter(|at| *at <= now).unwrap_or_default();
+            let since = since.max(came).min(now);
+            let regimes = smallvec![Regime { since, plan: present, version }];
+            return Ok(Terms { regimes, upcoming: None, is_plain: true });
+        }
+        let mut all: SmallVec<[Regime<'a>; 4]> = SmallVec::new();
+        let stays = self.rights.schedule.iter().map(|to_come| (to_come.at, &to_come.plan));
+        for (start, name) in std::iter::once((came.min(now), plan)).chain(stays) {
+            // A plan is never deleted; one that is missing leaves the one before.
+            let Some(plan) = catalog.plan(name) else { continue };
+            all.retain(|regime| regime.since < start);
+            let mut arrival = self.arrival;
+            if start > came {
+                (arrival.came.at, arrival.came.revision) = (start, 0);
+            }
+            let month_end = |sheet: &Sheet, at: Millis| self.month_end(sheet, catalog, at);
+            let steps = plan.timeline(arrival, now, month_end);
+            let held = steps.iter().rposition(|(since, _)| *since <= start).unwrap_or(0);
+            let later = steps[held..].iter();
+            all.extend(later.map(|(since, version)| Regime { since: (*since).max(start), plan, version }));
+        }
+        let held = all.iter().take_while(|regime| regime.since <= now).count().max(1);
+        let upcoming = all.get(held).copied();
+        Ok(Terms { regimes: all.into_iter().take(held).collect(), upcoming, is_plain: false })
+    }
+
+    /// When the month that runs at `at` ends: that of the sheet's first limit
+    /// by the month, else the calendar's.
+    pub fn month_end(&self, sheet: &Sheet, catalog: &Catalog, at: Millis) -> Millis {
+        let month = sheet.limits.iter().find_map(|limit| match &limit.rule {
+            Rule::Window { period: Period::Month, zone, anchor, .. } if limit.scope == self.scope => {
+                Some((zone.as_ref(), *anchor))
+            }
+            _ => None,
+        });
+        let (zone, anchor) = month.unwrap_or((None, Anchor::Calendar));
+        let zone = zone.or(self.zone).unwrap_or_else(|| catalog.zone_at(at));
+        let anchor_day = match anchor {
+            Anchor::Calendar => 1,
+            Anchor::User => self.anchor_day,
+        };
+        Calendar.borders(zone, Period::Month, anchor_day, at).end
+    }
+
+    /// What stands in place of a limit's numbers at `at`.
+    pub fn overridden(&self, limit: &Label, at: Millis) -> Option<&'a Override> {
+        if self.rights.overrides.is_empty() {
+            return None;
+        }
+        let entry = self.rights.overrides.get(limit)?;
+        entry.holds_at(at).then_some(&entry.numbers)
+    }
+
+    /// When what stands in place of the plan's numbers, or beside them, next
+    /// changes.
+    pub fn next_end(&self, now: Millis) -> Option<Millis> {
+        let overrides = self.rights.overrides.values().filter_map(|entry| entry.expires_at);
+        let grants = self.rights.grants.iter().filter_map(|entry| entry.grant.expires_at);
+        overrides.chain(grants).filter(|end| *end > now).min()
+    }
+
+    pub fn grants_on(&self, limit: &Label) -> Option<&'a Arc<[Grant]>> {
+        self.grants.iter().find(|(name, _)| name == limit).map(|(_, grants)| grants)
+    }
+}
+
+impl<'a> Terms<'a> {
+    /// A version that holds for ever, for those whose plan is gone.
+    pub fn always(plan: &'a Plan) -> Self {
+        let regime = Regime { since: Millis(0), plan, version: plan.newest() };
+        Self { regimes: smallvec![regime], upcoming: None, is_plain: true }
+    }
+
+    /// What holds now.
+    pub fn in_force(&self) -> Regime<'a> {
+        self.regimes[self.regimes.len() - 1]
+    }
+
+    pub fn version(&self) -> &'a PlanVersion {
+        self.in_force().version
+    }
+
+    pub fn regimes(&self) -> &[Regime<'a>] {
+        &self.regimes
+    }
+
+    pub fn is_plain(&self) -> bool {
+        self.is_plain
+    }
+
+    /// What held at `at`; of the time before anything did, the first.
+    pub fn at(&self, at: Millis) -> Regime<'a> {
+        let before = self.regimes.iter().rev().find(|regime| regime.since <= at);
+        *before.unwrap_or(&self.regimes[0])
+    }
+}
