@@ -87,7 +87,7 @@ impl<'a> Subject<'a> {
         let holders = std::iter::once(&self.holder).chain(org.map(|side| &side.holder));
         let terms = std::iter::once(&self.terms).chain(org.and_then(|side| side.terms.as_ref()));
         let ends = holders.filter_map(|holder| holder.next_end(self.now));
-        ends.chain(terms.filter_map(|terms| Some(terms.upcoming?.since))).min()
+        ends.chain(terms.filter_map(|terms| Some(terms.to_come.first()?.since))).min()
     }
 
     /// The charges of a call, with those of the pool it uses. The accounts of

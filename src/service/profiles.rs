@@ -118,10 +118,16 @@ impl Profile {
         let default = catalog.settings.default_plan.as_ref();
         let recorded = holder.plan.or(default).map(named).unwrap_or_else(|| (Plan::none().id, 0));
         let terms = holder.plan.and_then(|plan| holder.terms(plan, &catalog, now).ok());
-        let in_force = terms.map(|terms| (terms.in_force().plan.id.clone(), terms.version().version));
         let to_come = holder.rights.schedule.iter().filter(|to_come| to_come.at > now);
-        let pending = to_come.map(|next| Upcoming { plan: named(&next.plan), effective_at: next.at });
-        Entitlement { plan: in_force.unwrap_or(recorded), pending: pending.collect(), now }
+        let pending = to_come.map(|next| {
+            // The version that will hold then, for this user.
+            let then = terms.iter().flat_map(|terms| &terms.to_come).find(|regime| regime.since == next.at);
+            let plan = then.map(|regime| regime.named()).unwrap_or_else(|| named(&next.plan));
+            Upcoming { plan, effective_at: next.at }
+        });
+        let pending = pending.collect();
+        let in_force = terms.as_ref().map(|terms| terms.in_force().named());
+        Entitlement { plan: in_force.unwrap_or(recorded), pending, now }
     }
 
     fn weight(&self) -> usize {
@@ -174,7 +180,7 @@ impl OrgProfile {
         let (now, catalog) = (tenant.now(), tenant.catalog());
         let holder = self.holder();
         let terms = holder.terms(holder.plan?, &catalog, now).ok()?;
-        Some((terms.in_force().plan.id.clone(), terms.version().version))
+        Some(terms.in_force().named())
     }
 
     fn weight(&self) -> usize {

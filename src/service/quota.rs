@@ -55,7 +55,7 @@ impl Service {
         let own = subject.org.as_ref().and_then(|side| side.terms.as_ref());
         let version = own.map_or(subject.version(), Terms::version);
         Ok(QuotaView {
-            plan: own.map(|terms| (terms.version().sheet.id.clone(), terms.version().version)),
+            plan: own.map(|terms| terms.in_force().named()),
             per_call: version.sheet.per_call,
             cache_read_weight: version.sheet.cache_read_weight,
             owner: org.shared(),
@@ -94,9 +94,8 @@ struct Standing {
 
 /// The plan that comes next, and when.
 pub(super) fn upcoming(terms: &Terms<'_>) -> Option<Upcoming> {
-    let next = terms.upcoming?;
-    let plan = (next.version.sheet.id.clone(), next.version.version);
-    Some(Upcoming { plan, effective_at: next.since })
+    let next = terms.to_come.first()?;
+    Some(Upcoming { plan: next.named(), effective_at: next.since })
 }
 
 fn row(charging: &Charging<'_>, index: usize, probe: &Probe, now: Millis) -> (LimitRow, QuotaState) {

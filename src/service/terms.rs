@@ -40,8 +40,8 @@ pub(super) struct Holder<'a> {
 pub(super) struct Terms<'a> {
     /// Ascending; the last one holds now.
     regimes: SmallVec<[Regime<'a>; 1]>,
-    /// What holds next.
-    pub upcoming: Option<Regime<'a>>,
+    /// What holds next, ascending.
+    pub to_come: Vec<Regime<'a>>,
     /// One plan, whose newest version holds for everyone: its history is the
     /// holder's.
     is_plain: bool,
@@ -53,6 +53,13 @@ pub(super) struct Regime<'a> {
     pub since: Millis,
     pub plan: &'a Plan,
     pub version: &'a Arc<PlanVersion>,
+}
+
+impl Regime<'_> {
+    /// The plan's id with the version.
+    pub fn named(&self) -> (Name, u32) {
+        (self.plan.id.clone(), self.version.version)
+    }
 }
 
 impl<'a> Holder<'a> {
@@ -68,7 +75,7 @@ impl<'a> Holder<'a> {
             let since = Some(version.takes_hold_at()).filter(|at| *at <= now).unwrap_or_default();
             let since = since.max(came).min(now);
             let regimes = smallvec![Regime { since, plan: present, version }];
-            return Ok(Terms { regimes, upcoming: None, is_plain: true });
+            return Ok(Terms { regimes, to_come: Vec::new(), is_plain: true });
         }
         let mut all: SmallVec<[Regime<'a>; 4]> = SmallVec::new();
         let stays = self.rights.schedule.iter().map(|to_come| (to_come.at, &to_come.plan));
@@ -87,8 +94,8 @@ impl<'a> Holder<'a> {
             all.extend(later.map(|(since, version)| Regime { since: (*since).max(start), plan, version }));
         }
         let held = all.iter().take_while(|regime| regime.since <= now).count().max(1);
-        let upcoming = all.get(held).copied();
-        Ok(Terms { regimes: all.into_iter().take(held).collect(), upcoming, is_plain: false })
+        let to_come = all.drain(held..).collect();
+        Ok(Terms { regimes: all.into_iter().collect(), to_come, is_plain: false })
     }
 
     /// When the month that runs at `at` ends: that of the sheet's first limit
@@ -135,7 +142,7 @@ impl<'a> Terms<'a> {
     /// A version that holds for ever, for those whose plan is gone.
     pub fn always(plan: &'a Plan) -> Self {
         let regime = Regime { since: Millis(0), plan, version: plan.newest() };
-        Self { regimes: smallvec![regime], upcoming: None, is_plain: true }
+        Self { regimes: smallvec![regime], to_come: Vec::new(), is_plain: true }
     }
 
     /// What holds now.
