@@ -33,24 +33,21 @@ impl<'a> Subject<'a> {
         let rule = source.rule(limit, self.now);
         match &*rule {
             Rule::Bucket { capacity, refill_per_minute, .. } => {
-                let (since, steps) = self.steps(source, limit, cell);
-                let figures = Figures::Bucket { capacity: *capacity, refill: *refill_per_minute, since };
-                let earlier = steps.map(|(steps, from)| Earlier { steps, from, spans: Box::default() });
-                (figures, earlier)
+                let (since, earlier) = self.steps(source, limit, cell);
+                (Figures::Bucket { capacity: *capacity, refill: *refill_per_minute, since }, earlier)
             }
             Rule::Window { limit: most, period, anchor, .. } => {
                 let span = self.span(source, limit, *period, *anchor);
                 let spans = self.earlier_spans(source, limit, cell, *period);
                 // What a window may have been over by matters to grants alone.
                 let has_grants = source.holder.is_some_and(|holder| holder.grants_on(&limit.name).is_some());
-                let (since, steps) = match has_grants {
+                let (since, mut earlier) = match has_grants {
                     true => self.steps(source, limit, cell),
                     false => (Millis(0), None),
                 };
-                let earlier = (steps.is_some() || !spans.is_empty()).then(|| {
-                    let (steps, from) = steps.unwrap_or_default();
-                    Earlier { steps, from, spans }
-                });
+                if !spans.is_empty() {
+                    earlier.get_or_insert_with(|| without_spans(Arc::default(), Millis(0))).spans = spans;
+                }
                 (Figures::Window { limit: *most, since, span }, earlier)
             }
             Rule::Slots { limit } => (Figures::Slots { limit: *limit }, None),
@@ -61,12 +58,7 @@ impl<'a> Subject<'a> {
 
     /// From when a limit's figures hold, and the steps before that with the
     /// instant from which they are the holder's.
-    fn steps(
-        &self,
-        source: &Source<'_, 'a>,
-        limit: &Limit,
-        cell: CellId,
-    ) -> (Millis, Option<(Arc<[FigureStep]>, Millis)>) {
+    fn steps(&self, source: &Source<'_, 'a>, limit: &Limit, cell: CellId) -> (Millis, Option<Earlier>) {
         // A shared cell runs with another caller's figures until now.
         let (Some(terms), Some(holder)) = (source.own, source.holder) else { return (self.now, None) };
         let entry = match holder.rights.overrides.is_empty() {
@@ -76,8 +68,8 @@ impl<'a> Subject<'a> {
         let present = terms.in_force();
         if terms.is_plain() && entry.is_none() {
             let came = holder.arrival.came.at;
-            let steps = present.plan.history().figures(cell).map(|steps| (Arc::clone(steps), came));
-            return (present.since, steps);
+            let steps = present.plan.history().figures(cell);
+            return (present.since, steps.map(|steps| without_spans(Arc::clone(steps), came)));
         }
         let mut instants: Instants = terms.regimes().iter().map(|regime| regime.since).collect();
         if terms.is_plain()
@@ -101,7 +93,9 @@ impl<'a> Subject<'a> {
             }
         }
         match steps.pop() {
-            Some(last) => (last.since, (!steps.is_empty()).then(|| (steps.into(), Millis(i64::MIN)))),
+            Some(last) => {
+                (last.since, (!steps.is_empty()).then(|| without_spans(steps.into(), Millis(i64::MIN))))
+            }
             None => (present.since, None),
         }
     }
@@ -242,6 +236,10 @@ impl<'a> Subject<'a> {
     pub(super) fn zone_of(&self, source: &Source<'_, 'a>, limit: &'a Limit) -> Option<&'a Arc<Zone>> {
         WindowRule::of(limit).map(|_| self.window_zone(source, limit))
     }
+}
+
+fn without_spans(steps: Arc<[FigureStep]>, from: Millis) -> Earlier {
+    Earlier { steps, from, spans: Box::default() }
 }
 
 impl<'a> Source<'_, 'a> {

@@ -100,7 +100,7 @@ pub struct Watch {
 
 /// What a watch has to say.
 pub enum Heard {
-    Quota(QuotaView),
+    Quota(Box<QuotaView>),
     /// Nothing has changed; the watch lives.
     StillThere,
 }
@@ -179,7 +179,7 @@ impl Watch {
     fn tell(&mut self, view: QuotaView) -> Heard {
         self.spoke = Instant::now();
         self.rest_until = self.spoke + BETWEEN_EVENTS;
-        Heard::Quota(view)
+        Heard::Quota(Box::new(view))
     }
 
     /// Looks; `None`: there is nothing to tell.
