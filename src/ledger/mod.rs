@@ -9,7 +9,7 @@ mod tallies;
 
 pub use doubt::{DoubtFilter, DoubtKey, DoubtPage, DoubtQuery};
 pub use history::{AuditEntry, AuditQuery, Edge, History, HistoryQuery};
-pub use rights::{Granting, Move, Overridden, Rights};
+pub use rights::{Granting, Month, Move, Overridden, Rights};
 pub use sqlite::{Durability, Inspection, SqliteLedger, inspect};
 pub use tallies::{
     Comparison, OTHER, RECENT_MAX, RefusalCount, RefusedCall, RefusedUser, THEIRS_MAX, Tally, Word,

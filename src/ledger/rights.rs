@@ -21,6 +21,17 @@ pub struct Rights {
     pub grants: Vec<Granting>,
     /// Grants ever made: an id is never given twice.
     pub grants_made: u32,
+    /// The month that ran when the zone or the anchor last changed; it ends as
+    /// it began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub month: Option<Month>,
+}
+
+/// A window `[start, end)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Month {
+    pub start: Millis,
+    pub end: Millis,
 }
 
 /// A change of plan to come.

@@ -10,14 +10,10 @@ use smallvec::SmallVec;
 use super::calendar::Calendar;
 use super::charging::{Source, Subject};
 use super::history::WindowRule;
-use super::terms::Terms;
+use super::terms::{REMEMBERED_MS, Terms};
 use crate::domain::charge::{CellId, Earlier, FigureStep, Figures, Span, SpanStep};
 use crate::domain::plan::{Limit, Rule};
 use crate::domain::time::{Anchor, Millis, Period, Zone};
-
-/// No window that ran when a rule changed longer ago still runs, nor does the
-/// one after it.
-const REMEMBERED_MS: i64 = 130 * 24 * 3_600_000;
 
 type Instants = SmallVec<[Millis; 8]>;
 

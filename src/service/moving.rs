@@ -15,6 +15,7 @@ use super::plans::Applies;
 use super::profiles::Profile;
 use super::reason::required_reason;
 use super::registry::Registry;
+use super::terms::REMEMBERED_MS;
 use super::users::{TRIES, new_user};
 
 /// Whoever moves users when their time has come.
@@ -193,6 +194,7 @@ pub(super) fn fold(user: &mut User, now: Millis) {
 pub(super) fn drop_ended(rights: &mut Rights, now: Millis) {
     rights.overrides.retain(|_, entry| entry.expires_at.is_none_or(|end| end > now));
     rights.grants.retain(|entry| entry.grant.expires_at.is_none_or(|end| end > now));
+    rights.month = rights.month.filter(|month| month.end.plus_ms(REMEMBERED_MS) > now);
 }
 
 pub(super) fn drop_empty(rights: &mut Option<Box<Rights>>) {

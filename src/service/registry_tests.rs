@@ -276,7 +276,7 @@ async fn own_writes_are_not_taken_for_those_of_others() {
     for user in 0..20 {
         let id = crate::domain::ids::UserId::parse(&format!("u{user}")).unwrap();
         let change = read(&json!({"zone": "UTC"}), UserChange::read).unwrap();
-        bench.registry.put_user(&tenant, &id, change, None, "test").await.unwrap();
+        bench.registry.put_user(&tenant, &id, change, None, None, "test").await.unwrap();
     }
     let reads = bench.ledger.reads.load(SeqCst);
     bench.registry.refresh().await.unwrap();

@@ -17,6 +17,10 @@ use crate::domain::plan::{Override, Rule, Scope, Sheet};
 use crate::domain::time::{Anchor, Millis, Period, Zone};
 use crate::ledger::Rights;
 
+/// No window that ran when a rule changed longer ago still runs, nor does the
+/// one after it.
+pub(super) const REMEMBERED_MS: i64 = 130 * 24 * 3_600_000;
+
 /// Grants by the name of their limit.
 pub(super) type Grants = Vec<(Label, Arc<[Grant]>)>;
 
@@ -107,13 +111,30 @@ impl<'a> Holder<'a> {
             }
             _ => None,
         });
-        let (zone, anchor) = month.unwrap_or((None, Anchor::Calendar));
-        let zone = zone.or(self.zone).unwrap_or_else(|| catalog.zone_at(at));
+        let (own, anchor) = month.unwrap_or((None, Anchor::Calendar));
+        let fixed = own.or(self.zone);
         let anchor_day = match anchor {
             Anchor::Calendar => 1,
             Anchor::User => self.anchor_day,
         };
-        Calendar.borders(zone, Period::Month, anchor_day, at).end
+        let borders = |at: Millis| {
+            let zone = fixed.unwrap_or_else(|| catalog.zone_at(at));
+            Calendar.borders(zone, Period::Month, anchor_day, at)
+        };
+        // Changes of the rule since then leave the month that ran to its end.
+        let known = self.rights.month.filter(|month| at >= month.start);
+        let since = known.map_or(at.plus_ms(-REMEMBERED_MS), |month| month.start);
+        let changes = catalog.zones.iter().map(|(until, _)| Millis(until.0 - 1));
+        let changes = changes.filter(|change| fixed.is_none() && (since..at).contains(change));
+        let mut end = known.map(|month| month.end);
+        for instant in changes.chain([at]) {
+            end = Some(match end {
+                Some(end) if instant < end => end,
+                Some(end) => borders(instant).following(end, Period::Month.min_len_ms()).1,
+                None => borders(instant).end,
+            });
+        }
+        end.unwrap_or_else(|| borders(at).end)
     }
 
     /// What stands in place of a limit's numbers at `at`.

@@ -17,10 +17,18 @@ use super::terms::Terms;
 use super::users::{UserChange, UserPage};
 use super::{Service, ServiceError, Tenant, Unrecorded};
 use crate::domain::cell::Standing;
+use crate::domain::charge::{Figures, Span};
 use crate::domain::ids::{Name, UserId};
 use crate::domain::plan::{Limit, Scope};
 use crate::domain::time::Millis;
-use crate::ledger::{Granting, UserQuery};
+use crate::ledger::{Granting, Month, UserQuery};
+
+/// The month that runs for a user.
+struct Running {
+    /// `None`: nothing was ever taken by the month.
+    month: Option<Month>,
+    end: Millis,
+}
 
 /// Users moved in one go.
 const AT_ONCE: u32 = 500;
@@ -40,8 +48,8 @@ impl Service {
         expected: Option<u32>,
         by: &str,
     ) -> Result<Arc<Profile>, ServiceError> {
-        self.touch_user(tenant, id).await?;
-        self.registry.put_user(tenant, id, change, expected, by).await
+        let running = self.touch_user(tenant, id).await?;
+        self.registry.put_user(tenant, id, change, running.month, expected, by).await
     }
 
     /// Moves a user to a plan: now, later, or for a time. Of numbered changes
@@ -57,8 +65,8 @@ impl Service {
         change: PlanChange,
         by: &str,
     ) -> Result<PlanChanged, ServiceError> {
-        let month_end = self.touch_user(tenant, id).await?;
-        self.registry.change_plan(tenant, id, change, month_end, by).await
+        let running = self.touch_user(tenant, id).await?;
+        self.registry.change_plan(tenant, id, change, running.end, by).await
     }
 
     /// Sets and takes away a user's overrides.
@@ -153,9 +161,8 @@ impl Service {
         }
     }
 
-    /// Brings a user's account to now. Returns when the month ends that runs
-    /// now.
-    async fn touch_user(&self, tenant: &Tenant, user: &UserId) -> Result<Millis, ServiceError> {
+    /// Brings a user's account to now. Returns the month that runs now.
+    async fn touch_user(&self, tenant: &Tenant, user: &UserId) -> Result<Running, ServiceError> {
         let now = tenant.now();
         let catalog = tenant.catalog();
         let party = self.registry.party(tenant, user).await?;
@@ -163,14 +170,36 @@ impl Service {
         let charging = subject.all_limits(&[Scope::User]);
         self.touch(&charging, now).await?;
         let sheet = &subject.version().sheet;
-        let by_calendar = subject.holder.month_end(sheet, &catalog, now);
-        let Some(month) = sheet.month_limit() else { return Ok(by_calendar) };
-        let standings = self.standings(&charging.accounts, &charging.to_show(), now).await?;
-        let is_month = |limit: &&Limit| limit.name == month.name;
-        let running = charging.limits.iter().position(is_month).map(|place| standings[place].standing);
-        Ok(match running {
-            Some(Standing::Window { window: Some((_, end)), .. }) => end,
-            _ => by_calendar,
+        let month = match sheet.month_limit() {
+            Some(limit) => self.begun(&charging, limit, now).await?,
+            None => None,
+        };
+        let by_calendar = || subject.holder.month_end(sheet, &catalog, now);
+        Ok(Running { month, end: month.map_or_else(by_calendar, |month| month.end) })
+    }
+
+    /// The window of a calendar limit that runs at `now`, if anything was ever
+    /// taken from the limit.
+    async fn begun(
+        &self,
+        charging: &Charging<'_>,
+        limit: &Limit,
+        now: Millis,
+    ) -> Result<Option<Month>, ServiceError> {
+        let place = charging.limits.iter().position(|known| known.name == limit.name);
+        let mut charges = charging.to_show();
+        let Some(charge) = place.map(|place| &mut charges[place]) else { return Ok(None) };
+        // It runs, so it is shown as it stands whatever the rule. Of a window
+        // that has not begun, a rule that takes its borders from the first take
+        // shows none.
+        if let Figures::Window { span, .. } = &mut charge.figures {
+            *span = Span::Session { len: 1 };
+        }
+        let charge = charge.clone();
+        let shown = self.standings(&charging.accounts, &[charge], now).await?;
+        Ok(match shown.first().map(|shown| shown.standing) {
+            Some(Standing::Window { window: Some((start, end)), .. }) => Some(Month { start, end }),
+            _ => None,
         })
     }
 

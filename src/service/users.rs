@@ -5,11 +5,11 @@ use std::sync::Arc;
 use crate::domain::document::{Fault, Node, Reader};
 use crate::domain::ids::{Name, UserId};
 use crate::domain::time::{Millis, Zone};
-use crate::ledger::{LedgerError, Signals, User, UserQuery, Written};
+use crate::ledger::{LedgerError, Month, Signals, User, UserQuery, Written};
 
 use super::catalog::Tenant;
 use super::error::ServiceError;
-use super::moving::{fold, move_to, set_schedule};
+use super::moving::{drop_empty, fold, move_to, set_schedule};
 use super::profiles::Profile;
 use super::reason::{optional_reason, required_reason};
 use super::registry::Registry;
@@ -132,6 +132,7 @@ impl Registry {
         tenant: &Tenant,
         id: &UserId,
         change: UserChange,
+        running: Option<Month>,
         expected: Option<u32>,
         by: &str,
     ) -> Result<Arc<Profile>, ServiceError> {
@@ -151,7 +152,11 @@ impl Registry {
                 Some(user) => user,
                 None => new_user(tenant, id, change.plan.as_ref(), now)?,
             };
+            let rule = (user.zone.clone(), user.anchor_day);
             change.clone().apply(&mut user, now);
+            if rule != (user.zone.clone(), user.anchor_day) {
+                keep_month(&mut user, running);
+            }
             if let Some(profile) = self.store_user(tenant, user, now, by, change.reason.clone()).await? {
                 return Ok(profile);
             }
@@ -193,6 +198,14 @@ impl Registry {
             _ => Ok(()),
         }
     }
+}
+
+/// The month that runs when the zone or anchor changes ends as it began.
+fn keep_month(user: &mut User, running: Option<Month>) {
+    if running.is_some() || user.rights.is_some() {
+        user.rights.get_or_insert_default().month = running;
+    }
+    drop_empty(&mut user.rights);
 }
 
 /// A user who is not on record yet (version 0).

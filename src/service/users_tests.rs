@@ -37,7 +37,8 @@ impl Stage {
 
     async fn put(&self, user: &str, body: Value, expected: Option<u32>) -> Result<User, ServiceError> {
         let change = change(body).map_err(ServiceError::Invalid)?;
-        let profile = self.bench.registry.put_user(&self.tenant, &id(user), change, expected, "test").await?;
+        let profile =
+            self.bench.registry.put_user(&self.tenant, &id(user), change, None, expected, "test").await?;
         Ok(profile.user().unwrap().clone())
     }
 

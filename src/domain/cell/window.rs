@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::Standing;
 use crate::domain::charge::Span;
 use crate::domain::quantity::{MAX_AMOUNT, add_saturating};
-use crate::domain::time::Millis;
+use crate::domain::time::{Borders, Millis};
 
 /// A counter that starts afresh when its window ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,14 +82,7 @@ impl Window {
         (self.used, self.held) = (0, 0);
         (self.start, self.end) = match span {
             Span::Calendar { start, end, next_end, min_len } => {
-                let earliest = Millis(self.end.0.saturating_add(min_len));
-                if start >= earliest {
-                    (start, end)
-                } else if end >= earliest {
-                    (self.end, end)
-                } else {
-                    (self.end, next_end)
-                }
+                Borders { start, end, next_end }.following(self.end, min_len)
             }
             Span::Tiles { len } => {
                 let start = self.start.0 + (now.0 - self.start.0) / len * len;

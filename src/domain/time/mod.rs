@@ -43,6 +43,22 @@ pub struct Borders {
     pub next_end: Millis,
 }
 
+impl Borders {
+    /// The window around the instant of these borders for one who was in a
+    /// window of another rule until `ended`: it begins there and is at least
+    /// `min_len` ms long, if the rule's own begins earlier than that.
+    pub fn following(self, ended: Millis, min_len: i64) -> (Millis, Millis) {
+        let earliest = ended.plus_ms(min_len);
+        if self.start >= earliest {
+            (self.start, self.end)
+        } else if self.end >= earliest {
+            (ended, self.end)
+        } else {
+            (ended, self.next_end)
+        }
+    }
+}
+
 const HOUR_MS: i64 = 3_600_000;
 
 impl Period {

@@ -30,4 +30,5 @@ mod slots;
 mod stream;
 mod usage;
 mod vectors;
+mod waiting;
 mod who;
