@@ -43,7 +43,7 @@ pub const ALL: [(&str, Family); 13] = [
     ("documents", Family::Documents),
 ];
 
-const USUAL: &[Family] = &[];
+const USUAL: &[Family] = &[Family::Standing, Family::Rules, Family::Denial];
 
 /// The families of this run.
 pub fn families() -> Vec<Family> {

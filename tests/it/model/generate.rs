@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use super::family::Family;
 use super::oracle::calendar::{DAY_MS, HOUR_MS, Ms, wire};
 use super::oracle::cells::{Cell, HoldNo};
 use super::oracle::doubt::Which;
@@ -373,7 +374,21 @@ impl Script {
                 _ => now + 500,
             },
         };
-        aimed.max(now)
+        self.not_past_a_rule(oracle, aimed.max(now))
+    }
+
+    /// The service carries the rule for holds in doubt out when it comes by: at the instant that is
+    /// due only if the clock stops there.
+    fn not_past_a_rule(&self, oracle: &Oracle, aimed: Ms) -> Ms {
+        if !self.stage.families.contains(&Family::Rules) {
+            return aimed;
+        }
+        let due = oracle.holds.iter().filter_map(|hold| match hold.state {
+            State::Held => Some(hold.expires + oracle.in_doubt_ms),
+            State::InDoubt(since) => Some(since + oracle.in_doubt_ms),
+            _ => None,
+        });
+        due.filter(|at| *at > oracle.now).min().map_or(aimed, |at| aimed.min(at))
     }
 
     /// Ends of windows and other instants at which something changes by itself, within a horizon.
