@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::generate::Command;
+use super::oracle::State;
 use super::oracle::calendar::{Ms, wire};
 use super::oracle::doubt::{Then, Which};
 use super::world::World;
@@ -125,7 +126,15 @@ impl World {
             }
         }
         self.history.push(format!("list in doubt {}: {}", query(which), seen.len()));
-        let ordered = seen.is_sorted_by_key(|s| s.0);
+        // The oldest first: by the check, or by the change to `in_doubt`.
+        let since = |id: &String| {
+            let no = self.ids.by_no.iter().find(|(_, known)| *known == id).expect("a hold of the model").0;
+            match self.oracle.holds[*no].state {
+                State::InDoubt(since) => since,
+                _ => Ms::MAX,
+            }
+        };
+        let ordered = seen.is_sorted_by_key(|s| s.0) || seen.is_sorted_by_key(|s| since(&s.1));
         let mut real: Vec<String> = seen.into_iter().map(|s| s.1).collect();
         let mut expected: Vec<String> =
             self.oracle.in_doubt(which).into_iter().map(|no| self.id(no)).collect();

@@ -75,6 +75,8 @@ pub struct Receipt {
 #[derive(Clone, Debug)]
 pub struct Hold {
     pub user: String,
+    /// The user's at the check.
+    pub org: Option<String>,
     pub request_id: Option<String>,
     pub model: Option<String>,
     pub feature: Option<String>,
@@ -223,9 +225,21 @@ impl Oracle {
 
     /// The limits that a check is asked of: user, org, tenant, then the pool.
     pub fn asked(&self, user: &str, model: Option<&str>, feature: Option<&str>, bulk: bool) -> Vec<Asked> {
+        self.asked_within(user, self.user(user).org, model, feature, bulk)
+    }
+
+    /// The same for a member of some org.
+    pub fn asked_within(
+        &self,
+        user: &str,
+        org: Option<String>,
+        model: Option<&str>,
+        feature: Option<&str>,
+        bulk: bool,
+    ) -> Vec<Asked> {
         let model = self.canonical(model);
         let mut all: Vec<Asked> = self
-            .plan_limits(user)
+            .limits_within(user, org)
             .into_iter()
             .filter(|a| a.limit.matches(model.as_deref(), feature))
             .collect();

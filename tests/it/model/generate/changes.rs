@@ -26,7 +26,7 @@ impl Script {
             Family::Grants => self.grant(oracle, user),
             Family::Orgs => self.org(),
             Family::OrgRights => self.org_rights(oracle),
-            Family::Calendars => Some(self.calendars(user)),
+            Family::Calendars => self.calendars(oracle, user),
             Family::Standing => Some(self.standing(oracle, user)),
             Family::Rules => Some(self.rule()),
             Family::Resolve => self.resolve(oracle),
@@ -74,6 +74,8 @@ impl Script {
         let sheet = self.stage.revise(&mut self.rng, &newest, zones);
         self.sheets.insert(id.to_owned(), sheet.clone());
         let mut body = sheet;
+        // Users who are not on record would come to a plan of which a version waits.
+        let all_known = USERS.iter().all(|u| oracle.users.contains_key(*u));
         // What is the default, when not everybody has the newest version, is left open.
         let versions = &oracle.plans[id];
         let settled = versions.iter().all(|v| v.everyone)
@@ -81,7 +83,9 @@ impl Script {
                 oracle.plan_id(name).as_deref() != Some(id)
                     || user.standing.version + 1 == versions.len() && user.standing.waiting.is_none()
             });
-        if !(settled && !of_orgs && self.rng.chance(40)) {
+        if !all_known {
+            body["applies"] = json!("now");
+        } else if !(settled && !of_orgs && self.rng.chance(40)) {
             body["applies"] = match self.rng.between(0, 9) {
                 0..=3 => json!("now"),
                 4..=6 if !of_orgs => json!("next_window"),
@@ -93,15 +97,20 @@ impl Script {
         } else if self.rng.chance(30) {
             body["to"] = json!("everyone");
         }
+        self.ties = body.get("applies").is_none() || body["applies"] != "now" || body.get("to").is_some();
         Command::PutPlan(body)
+    }
+
+    /// Whether staying is coming again is left open while there is a newer version.
+    pub(super) fn may_move(&self, oracle: &Oracle, user: &str, plan: &str) -> bool {
+        oracle.plan_id(user).as_deref() != Some(plan)
+            || oracle.plans[plan].len() == oracle.user(user).standing.version + 1
     }
 
     fn movement(&mut self, oracle: &Oracle, user: String) -> Option<Command> {
         let plan = (*self.rng.pick(&SHEETS)).to_owned();
         let entry = oracle.user(&user);
-        let left = oracle.plan_id(&user)?;
-        // Whether staying is coming again is left open while a version waits.
-        if plan == left && oracle.plans[&plan].len() != entry.standing.version + 1 {
+        if !self.may_move(oracle, &user, &plan) {
             return None;
         }
         if entry.sequence.is_none() && self.rng.chance(10) {
@@ -112,7 +121,10 @@ impl Script {
         }
         let mut body = json!({"plan": plan, "reason": "moved"});
         let mut after = oracle.month_end(&user);
+        // Whether somebody who will be on a plan anyway comes to it is left open, too.
+        let stays = oracle.plan_id(&user).as_ref() == Some(&plan);
         match self.rng.between(0, 9) {
+            3..=9 if stays => body["effective"] = json!("now"),
             0..=2 => {}
             3..=5 => {
                 body["effective"] = json!("now");
@@ -124,11 +136,12 @@ impl Script {
                 body["effective"] = json!(wire(after));
             }
         }
-        if self.rng.chance(30) {
+        if self.rng.chance(30) && !stays {
             let span = *self.rng.pick(&[MINUTE_MS, HOUR_MS, 3 * DAY_MS, 20 * DAY_MS]);
             body["until"] = json!(wire(after + self.rng.between(1, span)));
-            if self.rng.chance(50) {
-                body["then"] = json!(*self.rng.pick(&SHEETS));
+            let then = *self.rng.pick(&SHEETS);
+            if self.rng.chance(50) && then != plan {
+                body["then"] = json!(then);
             }
         }
         if let Some(last) = entry.sequence {
@@ -213,10 +226,11 @@ impl Script {
         Some(Command::OrgGrant { body: self.grant_body(oracle, &names)?, org })
     }
 
-    fn calendars(&mut self, user: String) -> Command {
+    fn calendars(&mut self, oracle: &Oracle, user: String) -> Option<Command> {
         let zone = json!(*self.rng.pick(&ZONES));
         let zone_or_none = if self.rng.chance(20) { Value::Null } else { zone.clone() };
-        match self.rng.between(0, 9) {
+        Some(match self.rng.between(0, 9) {
+            0..=6 if oracle.any_window_aside(&[&user]) => return None,
             0..=3 => Command::PutUser { user, body: json!({"zone": zone_or_none}) },
             4..=6 => {
                 let day = *self.rng.pick(&[1, 2, 15, 28, 29, 30, 31]);
@@ -226,8 +240,9 @@ impl Script {
                 let org = (*self.rng.pick(&ORGS)).to_owned();
                 Command::PutOrg { org, body: json!({"zone": zone_or_none}) }
             }
+            _ if oracle.any_window_aside(&USERS) => return None,
             _ => Command::Settings(json!({"zone": zone})),
-        }
+        })
     }
 
     fn standing(&mut self, oracle: &Oracle, user: String) -> Command {
@@ -290,12 +305,16 @@ impl Script {
             let span = *rng.pick(&[5000, HOUR_MS, 3 * DAY_MS]);
             oracle.now - rng.between(0, span)
         };
+        let (mut from, mut to) = (back(&mut self.rng), back(&mut self.rng));
+        if from > to {
+            std::mem::swap(&mut from, &mut to);
+        }
         Which {
             user: self.rng.chance(50).then(|| (*self.rng.pick(&USERS)).to_owned()),
             feature: self.rng.chance(20).then(|| "chat".to_owned()),
             model: self.rng.chance(20).then(|| "haiku".to_owned()),
-            from: self.rng.chance(25).then(|| back(&mut self.rng)),
-            to: self.rng.chance(25).then(|| back(&mut self.rng)),
+            from: self.rng.chance(25).then_some(from),
+            to: self.rng.chance(25).then_some(to),
         }
     }
 }

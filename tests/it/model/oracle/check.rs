@@ -41,8 +41,8 @@ impl Oracle {
         };
         let least = check.output_min.unwrap_or(check.output);
         let least_wants = wants_at(self, least);
-        if barred.is_none() {
-            self.count_shadows(&least_wants, &check);
+        if barred.is_none() || self.shadow {
+            self.count_shadows(&least_wants, &check, barred.is_some());
         }
         if let Some(reply) = barred.or_else(|| self.refusal(&least_wants)) {
             if !self.shadow {
@@ -152,11 +152,11 @@ impl Oracle {
     }
 
     /// Shadow limits count what they would have refused; of a call refused anyway it is open.
-    fn count_shadows(&mut self, wants: &[Want], check: &Check) {
+    fn count_shadows(&mut self, wants: &[Want], check: &Check, barred: bool) {
         if check.dry_run {
             return;
         }
-        let refused = self.refusal(wants).is_some();
+        let refused = barred || self.refusal(wants).is_some();
         for want in wants.iter().filter(|w| w.asked.limit.enforce == Enforce::Shadow) {
             let mut alone = want.clone();
             alone.asked.limit.enforce = Enforce::Hard;
@@ -202,6 +202,7 @@ impl Oracle {
         let receipts = wants.iter().map(|w| self.take(w, no, expires)).collect();
         self.holds.push(Hold {
             user: check.user.clone(),
+            org: self.user(&check.user).org,
             request_id: check.request_id.clone(),
             model: check.model.clone(),
             feature: check.feature.clone(),

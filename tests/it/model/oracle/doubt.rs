@@ -95,7 +95,9 @@ impl Oracle {
             _ => Then::Settle,
         };
         if then == Then::Settle {
-            let refused = self.end_with(no, body);
+            word.as_object_mut().expect("an object").remove("action");
+            let refused = self.end_with(no, &word);
+            word["action"] = json!("settle");
             if refused.status != 200 {
                 return refused;
             }

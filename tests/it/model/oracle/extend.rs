@@ -72,7 +72,7 @@ impl Oracle {
         }
         let before = self.demand(hold.model.as_deref(), hold.input, hold.output, &hold.amounts);
         let after = self.demand(hold.model.as_deref(), hold.input, hold.output + more, &hold.amounts);
-        let present = self.plan_limits(&hold.user);
+        let present = self.limits_within(&hold.user, hold.org.clone());
         let extra = |receipt: &Receipt| match receipt.limit.kind {
             Kind::Slots { .. } => 0,
             _ => {

@@ -18,13 +18,16 @@ impl Oracle {
         let cache_read = number("cache_read_tokens");
         let model = body.get("model").and_then(Value::as_str).map(str::to_owned);
         let hold = &self.holds[no];
+        if matches!(hold.state, State::Resolved(_)) {
+            return self.already_finished(no);
+        }
         if let Some(before) = &hold.settled {
             let served = |model: &Option<String>| self.canonical(model.as_deref().or(hold.model.as_deref()));
             let equal = (before.input, before.output, before.cache_read, served(&before.model))
                 == (input, output, cache_read, served(&model));
             return if equal { self.finished(no) } else { self.already_finished(no) };
         }
-        if matches!(hold.state, State::Released | State::Resolved(_)) {
+        if matches!(hold.state, State::Released) {
             return self.already_finished(no);
         }
         self.end_with(no, body)

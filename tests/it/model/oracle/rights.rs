@@ -30,7 +30,7 @@ impl Oracle {
         let everyone = body.get("to").and_then(Value::as_str) != Some("new_users");
         self.order += 1;
         let versions = self.plans.entry(id.clone()).or_default();
-        versions.push(Version { sheet, applies, everyone, order: self.order });
+        versions.push(Version { sheet, applies, everyone, written: self.now, order: self.order });
         let newest = versions.len() - 1;
         let on_it: Vec<String> =
             self.users.keys().filter(|u| self.plan_id(u).as_deref() == Some(id.as_str())).cloned().collect();
@@ -75,6 +75,7 @@ impl Oracle {
         }
         self.users.insert(user.to_owned(), entry);
         self.retune();
+        self.reschedule();
         self.user_document(user)
     }
 
@@ -173,6 +174,7 @@ impl Oracle {
     pub fn set_zone(&mut self, zone: &str) {
         zone.clone_into(&mut self.zone);
         self.retune();
+        self.reschedule();
     }
 
     pub fn user_document(&self, user: &str) -> Expected {
@@ -189,7 +191,7 @@ impl Oracle {
             "suspended": entry.suspended,
             "zone": entry.standing.zone,
             "anchor_day": entry.anchor_day,
-            "pending": self.pending(&entry.standing, &entry.pending),
+            "pending": loosely(self.pending(&entry.standing, &entry.pending)),
             "created_at": wire(entry.standing.created),
         });
         self.rights(&entry.standing, &mut body);
@@ -249,6 +251,14 @@ impl Oracle {
         let alive = standing.grants.iter().filter(|g| g.lives_at(now) && g.left > 0);
         body["grants"] = json!({"$among": alive.map(Grant::view).collect::<Vec<_>>()});
     }
+}
+
+/// The version of a plan to come, whichever.
+fn loosely(mut pending: Value) -> Value {
+    if pending.is_object() {
+        pending["plan"]["version"] = json!({"$set": true});
+    }
+    pending
 }
 
 impl Grant {

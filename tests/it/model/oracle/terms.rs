@@ -26,6 +26,7 @@ pub struct Version {
     pub sheet: Sheet,
     pub applies: Applies,
     pub everyone: bool,
+    pub written: Ms,
     /// Counts writes and users alike: who was there first.
     pub order: u64,
 }
@@ -128,6 +129,8 @@ impl Oracle {
     pub fn arrive(&self, standing: &mut Standing, plan: Option<&str>, at: Ms) {
         let Some(versions) = plan.and_then(|id| self.plans.get(id)) else { return };
         standing.waiting = None;
+        // A version that still waited when a newer one was put never comes.
+        let mut put_next = Ms::MAX;
         for (n, version) in versions.iter().enumerate().rev() {
             if !version.everyone && standing.order < version.order {
                 continue;
@@ -136,11 +139,13 @@ impl Oracle {
                 Applies::At(then) if then > at => {
                     standing.waiting = standing.waiting.or(Some((n, then)));
                 }
+                Applies::At(then) if then > put_next => {}
                 _ => {
                     standing.version = n;
                     return;
                 }
             }
+            put_next = version.written;
         }
     }
 
@@ -156,8 +161,12 @@ impl Oracle {
 
     /// All limits of the user's plan, whatever they are narrowed to, user's first.
     pub fn plan_limits(&self, user: &str) -> Vec<Asked> {
+        self.limits_within(user, self.user(user).org)
+    }
+
+    /// The same for a member of some org: of a hold, the one its user was in.
+    pub fn limits_within(&self, user: &str, org: Option<String>) -> Vec<Asked> {
         let entry = self.user(user);
-        let org = entry.org.clone();
         let own_sheet = org.as_deref().is_some_and(|o| self.org_sheet(o).is_some());
         let mut all: Vec<Asked> = Vec::new();
         for limit in &self.plan(user).0.limits {
@@ -237,15 +246,38 @@ impl Oracle {
 
     /// The end of the running month: of the plan's first month limit, else of the calendar's.
     pub fn month_end(&self, user: &str) -> Ms {
+        self.month(user, self.now).1
+    }
+
+    /// The end of the month around `at`, and whether something was taken in it, so that it stands.
+    fn month(&self, user: &str, at: Ms) -> (bool, Ms) {
         let month = self.plan_limits(user).into_iter().find(|a| {
             a.limit.scope == Scope::User
                 && matches!(a.limit.kind, sheet::Kind::Window { period: Period::Month, .. })
         });
         if let Some(Cell::Window(window)) = month.map(|a| self.cell(&a)) {
-            return window.running(self.now).expect("a month always runs").1;
+            return (window.ever_taken, window.running(at).expect("a month always runs").1);
         }
         let zone = self.user(user).standing.zone.unwrap_or_else(|| self.zone.clone());
-        Calendar::Month(1).window(&zone, self.now).1
+        (false, Calendar::Month(1).window(&zone, at).1)
+    }
+
+    /// A zone or an anchor has changed: months in which nothing was taken end elsewhere, and with
+    /// them the wait of versions.
+    pub fn reschedule(&mut self) {
+        let names: Vec<String> = self.users.keys().cloned().collect();
+        for name in names {
+            let standing = &self.users[&name].standing;
+            let (Some((n, _)), Some(plan)) = (standing.waiting, self.plan_id(&name)) else { continue };
+            let version = &self.plans[&plan][n];
+            let (taken, end) = self.month(&name, version.written);
+            if version.applies == Applies::NextWindow && !taken {
+                let standing = &mut self.users.get_mut(&name).expect("on record").standing;
+                standing.waiting = Some((n, end));
+                standing.wake(self.now);
+            }
+        }
+        self.retune();
     }
 
     /// From now on every cell that its owner alone decides on runs by the figures of now.
@@ -258,22 +290,40 @@ impl Oracle {
         for org in self.orgs.keys() {
             present.extend(self.org_limits(org));
         }
-        for asked in present {
+        for asked in &present {
             if let Some((cell, limit)) = self.cells.get_mut(&asked.key) {
                 if let Cell::Bucket(bucket) = cell {
                     bucket.advance(now);
                     bucket.refill = super::refill_of(&asked.limit);
                 }
-                *limit = asked.limit;
+                *limit = asked.limit.clone();
             }
         }
-        // Limits that are not in a plan keep what was taken, and follow zones all the same.
+        // Which windows a limit has that was not in the plan while its zone changed is left open.
         let rules: Vec<(CellKey, Rule)> =
             self.cells.iter().map(|(key, (_, limit))| (key.clone(), self.rule(limit, &key.0))).collect();
         for (key, rule) in rules {
-            if let Some((Cell::Window(window), _)) = self.cells.get_mut(&key) {
+            let absent = matches!(key.0, Account::User(_)) && !present.iter().any(|a| a.key == key);
+            let Some((Cell::Window(window), _)) = self.cells.get_mut(&key) else { continue };
+            if absent {
+                window.astray |= window.ever_taken && window.rule != rule;
+            } else {
+                self.blurred |= window.astray;
                 window.change_rule(now, rule);
             }
         }
+    }
+
+    /// Whether something was taken from windows that are not in the plan of one of these users.
+    pub fn any_window_aside(&self, users: &[&str]) -> bool {
+        users.iter().any(|user| {
+            let present = self.plan_limits(user);
+            self.cells.iter().any(|(key, (cell, _))| {
+                let Cell::Window(window) = cell else { return false };
+                key.0 == Account::User((*user).to_owned())
+                    && window.ever_taken
+                    && present.iter().all(|a| a.key != *key)
+            })
+        })
     }
 }

@@ -142,7 +142,7 @@ impl Oracle {
 }
 
 impl super::terms::Standing {
-    fn wake(&mut self, now: Ms) {
+    pub fn wake(&mut self, now: Ms) {
         if let Some((version, _)) = self.waiting.filter(|w| w.1 <= now) {
             self.version = version;
             self.waiting = None;

@@ -37,11 +37,14 @@ impl Oracle {
         let counted = self.counted(weight_ppm, model.as_deref(), usage);
         for asked in self.asked(&user, model.as_deref(), feature.as_deref(), false) {
             let amount = asked.limit.demand(&counted);
-            let capacity = asked.limit.number();
+            let (capacity, now) = (asked.limit.number(), self.now);
             match self.cell_mut(&asked) {
                 Cell::Bucket(bucket) => bucket.take(amount, None, capacity),
                 Cell::Window(window) if amount > 0 => {
+                    // A take in a window that has ended does not make the running one keep its end.
+                    let before = window.ever_taken;
                     let span = window.open(at);
+                    window.ever_taken = before || window.running(now) == Some(span);
                     window.book_mut(span).used += amount;
                     self.booked.push((asked.key, span, amount));
                 }

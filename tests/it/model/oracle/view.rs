@@ -83,7 +83,8 @@ impl Oracle {
     /// Rows of what such a call is asked of, by the plan of now.
     pub fn rows_of_hold(&self, no: HoldNo) -> Value {
         let hold = &self.holds[no];
-        self.rows(&self.asked(&hold.user, hold.model.as_deref(), hold.feature.as_deref(), false))
+        let org = hold.org.clone();
+        self.rows(&self.asked_within(&hold.user, org, hold.model.as_deref(), hold.feature.as_deref(), false))
     }
 
     pub fn hold_view(&self, no: HoldNo) -> Value {

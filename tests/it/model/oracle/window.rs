@@ -48,6 +48,8 @@ pub struct Window {
     pub sessions: Vec<Ms>,
     pub books: BTreeMap<Span, Book>,
     pub ever_taken: bool,
+    /// The rule changed while the limit was not in the plan.
+    pub astray: bool,
 }
 
 impl Window {
@@ -60,6 +62,7 @@ impl Window {
             sessions: Vec::new(),
             books: BTreeMap::new(),
             ever_taken: false,
+            astray: false,
         }
     }
 
