@@ -43,7 +43,8 @@ pub const ALL: [(&str, Family); 13] = [
     ("documents", Family::Documents),
 ];
 
-const USUAL: &[Family] = &[Family::Standing, Family::Rules, Family::Denial];
+const USUAL: &[Family] =
+    &[Family::Standing, Family::Rules, Family::Resolve, Family::Shadow, Family::Denial, Family::Documents];
 
 /// The families of this run.
 pub fn families() -> Vec<Family> {

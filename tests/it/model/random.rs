@@ -6,6 +6,7 @@
 //! figures after each command, which shows where a difference began. A difference prints the seed and the commands that led to it.
 
 use std::fmt::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::generate::{Command, Script};
 use super::rng::Rng;
@@ -15,6 +16,8 @@ use crate::harness::number_from_env;
 
 /// Commands of one seed: long enough to reach month ends, short enough to be read.
 const COMMANDS_A_SEED: usize = 500;
+/// Commands that were run: some seeds end early, where the contract leaves something open.
+static RUN: AtomicUsize = AtomicUsize::new(0);
 /// Seeds run at once.
 const LANES: usize = 4;
 
@@ -51,6 +54,7 @@ fn play_all(seeds: Vec<u64>, kills: bool) {
         .collect();
     let failures: Vec<String> =
         lanes.into_iter().flat_map(|lane| lane.join().expect("a lane ends")).collect();
+    println!("{} commands were run", RUN.load(Ordering::Relaxed));
     if let Some(first) = failures.first() {
         for failure in &failures {
             println!("{}", brief(failure));
@@ -69,6 +73,7 @@ async fn play(seed: u64, kills: bool) -> Result<(), String> {
     let mut script = Script::new(rng, stage);
     let probing = std::env::var_os("ORACLE_PROBE").is_some();
     for step in 0..COMMANDS_A_SEED {
+        RUN.fetch_add(1, Ordering::Relaxed);
         let command = script.next(&world.oracle);
         let result = world.run(&command).await;
         if world.oracle.is_blurred() {

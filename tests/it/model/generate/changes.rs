@@ -28,7 +28,7 @@ impl Script {
             Family::OrgRights => self.org_rights(oracle),
             Family::Calendars => self.calendars(oracle, user),
             Family::Standing => Some(self.standing(oracle, user)),
-            Family::Rules => Some(self.rule()),
+            Family::Rules => self.rule(oracle),
             Family::Resolve => self.resolve(oracle),
             Family::Shadow => {
                 let mode = if oracle.shadow { "enforce" } else { "shadow" };
@@ -83,7 +83,9 @@ impl Script {
                 oracle.plan_id(name).as_deref() != Some(id)
                     || user.standing.version + 1 == versions.len() && user.standing.waiting.is_none()
             });
-        if !all_known {
+        // When a version comes that waits for a window whose end the zone no longer tells is a
+        // matter of its own.
+        if !all_known || oracle.any_between_rules() {
             body["applies"] = json!("now");
         } else if !(settled && !of_orgs && self.rng.chance(40)) {
             body["applies"] = match self.rng.between(0, 9) {
@@ -227,6 +229,9 @@ impl Script {
     }
 
     fn calendars(&mut self, oracle: &Oracle, user: String) -> Option<Command> {
+        if oracle.users.values().any(|u| u.standing.waiting.is_some()) {
+            return None;
+        }
         let zone = json!(*self.rng.pick(&ZONES));
         let zone_or_none = if self.rng.chance(20) { Value::Null } else { zone.clone() };
         Some(match self.rng.between(0, 9) {
@@ -257,10 +262,21 @@ impl Script {
         Command::PutUser { user, body: json!({"verified": self.rng.chance(85)}) }
     }
 
-    fn rule(&mut self) -> Command {
-        let hours = *self.rng.pick(&[1, 2, 5, 24, 72, 100]);
+    /// A rule by which nothing becomes due at once: when that acts is a matter of its own.
+    fn rule(&mut self, oracle: &Oracle) -> Option<Command> {
+        let oldest = oracle.holds.iter().filter_map(|hold| match hold.state {
+            State::InDoubt(since) => Some(since),
+            _ => None,
+        });
+        let oldest = oldest.min().unwrap_or(oracle.now);
+        let later: Vec<i64> =
+            [1, 2, 5, 24, 72, 100].into_iter().filter(|h| oldest + h * HOUR_MS > oracle.now).collect();
+        if later.is_empty() {
+            return None;
+        }
+        let hours = *self.rng.pick(&later);
         let then = *self.rng.pick(&["charge", "release", "progress"]);
-        Command::Settings(json!({"in_doubt_after": {"hours": hours, "then": then}}))
+        Some(Command::Settings(json!({"in_doubt_after": {"hours": hours, "then": then}})))
     }
 
     fn resolve(&mut self, oracle: &Oracle) -> Option<Command> {

@@ -282,6 +282,12 @@ impl Oracle {
 
     /// From now on every cell that its owner alone decides on runs by the figures of now.
     pub fn retune(&mut self) {
+        self.tune(false);
+    }
+
+    /// `by_itself`: at an instant that has come, so that a window that turns there is the first
+    /// of the new terms.
+    pub fn tune(&mut self, by_itself: bool) {
         let now = self.now;
         let mut present: Vec<Asked> = Vec::new();
         for user in self.users.keys() {
@@ -306,12 +312,21 @@ impl Oracle {
             let absent = matches!(key.0, Account::User(_)) && !present.iter().any(|a| a.key == key);
             let Some((Cell::Window(window), _)) = self.cells.get_mut(&key) else { continue };
             if absent {
-                window.astray |= window.ever_taken && window.rule != rule;
+                window.aside = true;
             } else {
-                self.blurred |= window.astray;
-                window.change_rule(now, rule);
+                self.blurred |= window.aside && window.ever_taken && window.rule != rule;
+                window.aside = false;
+                window.change_rule(now, rule, by_itself);
             }
         }
+    }
+
+    /// Whether some user's window keeps its end although zone or anchor have changed.
+    pub fn any_between_rules(&self) -> bool {
+        self.cells.iter().any(|(key, (cell, _))| match cell {
+            Cell::Window(window) => matches!(key.0, Account::User(_)) && window.is_between_rules(self.now),
+            _ => false,
+        })
     }
 
     /// Whether something was taken from windows that are not in the plan of one of these users.

@@ -47,7 +47,7 @@ impl Oracle {
             self.age(no);
         }
         self.move_on();
-        self.retune();
+        self.tune(true);
     }
 
     /// The running windows of limits on which there are grants.
@@ -77,15 +77,15 @@ impl Oracle {
         found
     }
 
-    /// Whether a window ends beyond its limit while the limit is not in the plan, and there is a
-    /// grant: what it pays then is left open.
+    /// Whether a window of which something was used ends while its limit is not in the plan, and
+    /// there is a grant: what it pays then is left open.
     fn unpaid(&self, at: Ms) -> bool {
         let present: Vec<CellKey> = self.granted_windows().into_iter().map(|(asked, _)| asked.key).collect();
         self.cells.iter().any(|(key, (cell, limit))| {
             let Cell::Window(window) = cell else { return false };
             let book = window.book(window.running(self.now));
             window.running(self.now).is_some_and(|span| span.1 <= at)
-                && book.used + book.held > limit.number()
+                && book.used + book.held > 0
                 && self.grants_of(key).iter().any(|g| g.limit == limit.name && g.lives_at(self.now))
                 && !present.contains(key)
         })

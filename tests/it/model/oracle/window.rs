@@ -48,8 +48,8 @@ pub struct Window {
     pub sessions: Vec<Ms>,
     pub books: BTreeMap<Span, Book>,
     pub ever_taken: bool,
-    /// The rule changed while the limit was not in the plan.
-    pub astray: bool,
+    /// The limit is not in the plan.
+    pub aside: bool,
 }
 
 impl Window {
@@ -62,7 +62,7 @@ impl Window {
             sessions: Vec::new(),
             books: BTreeMap::new(),
             ever_taken: false,
-            astray: false,
+            aside: false,
         }
     }
 
@@ -93,6 +93,11 @@ impl Window {
         (place, span)
     }
 
+    /// Whether the newest rule does not hold yet.
+    pub fn is_between_rules(&self, at: Ms) -> bool {
+        self.rule.calendar.is_some() && self.calendar_window(at).0 + 1 < self.pieces.len()
+    }
+
     /// The zones that a row may name: while the window of an old rule runs, which one is left open.
     pub fn zones(&self, at: Ms) -> Vec<String> {
         let mut zones = vec![self.rule.zone.clone()];
@@ -108,12 +113,15 @@ impl Window {
     }
 
     /// Zone or anchor changed: the running window keeps its end, and none is cut short.
-    pub fn change_rule(&mut self, now: Ms, rule: Rule) {
+    /// With `turning`, the one that ends just now is the running one.
+    pub fn change_rule(&mut self, now: Ms, rule: Rule, turning: bool) {
         if self.rule == rule {
             return;
         }
         if let (true, Some(calendar)) = (self.ever_taken, rule.calendar) {
-            let (place, running) = self.calendar_window(now);
+            let before = self.calendar_window(now - 1);
+            let (place, running) =
+                if turning && before.1.1 == now { before } else { self.calendar_window(now) };
             let next_end = calendar.border_from(&rule.zone, running.1 + calendar.least_ms());
             self.pieces.truncate(place + 1);
             self.pieces[place].until = running.1;
