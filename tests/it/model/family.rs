@@ -1,6 +1,6 @@
 //! Families of commands, so that a run can be narrowed to some of them.
 //!
-//! `ORACLE_FAMILIES` names those of a run, separated by commas; without it all of `USUAL` take part.
+//! `ORACLE_FAMILIES` names those of a run, separated by commas; without it all take part.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
@@ -27,7 +27,7 @@ pub enum Family {
     Documents,
 }
 
-pub const ALL: [(&str, Family); 13] = [
+const ALL: [(&str, Family); 13] = [
     ("versions", Family::Versions),
     ("moves", Family::Moves),
     ("overrides", Family::Overrides),
@@ -43,18 +43,14 @@ pub const ALL: [(&str, Family); 13] = [
     ("documents", Family::Documents),
 ];
 
-const USUAL: &[Family] =
-    &[Family::Standing, Family::Rules, Family::Resolve, Family::Shadow, Family::Denial, Family::Documents];
-
 /// The families of this run.
 pub fn families() -> Vec<Family> {
     match std::env::var("ORACLE_FAMILIES") {
-        Ok(names) if names == "all" => ALL.iter().map(|f| f.1).collect(),
         Ok(names) => names
             .split(',')
             .filter(|n| !n.is_empty())
             .map(|n| ALL.iter().find(|f| f.0 == n).unwrap_or_else(|| panic!("no family {n}")).1)
             .collect(),
-        Err(_) => USUAL.to_vec(),
+        Err(_) => ALL.iter().map(|f| f.1).collect(),
     }
 }

@@ -58,8 +58,6 @@ pub struct Script {
     /// The wait of the last refusal, and what was refused.
     pub refused: Option<(Ms, Value)>,
     again: Option<Value>,
-    /// Set when the clock must move before anything else.
-    ties: bool,
     /// The newest sheet of each id.
     sheets: BTreeMap<String, Value>,
 }
@@ -68,17 +66,13 @@ impl Script {
     pub fn new(rng: Rng, stage: Stage) -> Self {
         let sheets = stage.sheets.iter().map(|s| (s["id"].as_str().unwrap().to_owned(), s.clone())).collect();
         let (asked, usage) = (Vec::new(), Vec::new());
-        Self { rng, stage, asked, usage, serial: 0, refused: None, again: None, ties: false, sheets }
+        Self { rng, stage, asked, usage, serial: 0, refused: None, again: None, sheets }
     }
 
     pub fn next(&mut self, oracle: &Oracle) -> Command {
         // What was refused is asked again at the very moment that was told.
         if let Some(body) = self.again.take() {
             return Command::Check { body, key: None };
-        }
-        // Who came first in one millisecond is a matter of its own.
-        if std::mem::take(&mut self.ties) {
-            return Command::Clock(oracle.now + self.rng.between(1, 5));
         }
         // Only what is younger than 31 days can be finished for certain.
         if oracle.holds.last().is_none_or(|h| oracle.now - h.created > 30 * DAY_MS) {

@@ -152,6 +152,8 @@ pub struct Oracle {
     order: u64,
     /// Set when something came about that the contract leaves open.
     pub blurred: bool,
+    /// While versions of sheets change what holds.
+    by_version: bool,
 }
 
 impl Oracle {
@@ -179,6 +181,7 @@ impl Oracle {
             would_refuse: BTreeMap::new(),
             order: 0,
             blurred: false,
+            by_version: false,
         }
     }
 

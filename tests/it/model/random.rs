@@ -1,6 +1,6 @@
 //! Random command sequences, each reply compared with the model's.
 //!
-//! `ORACLE_COMMANDS` sets how many commands are run in all (default 15,000), `ORACLE_SEED` runs
+//! `ORACLE_COMMANDS` sets how many commands are run in all (default 12,000), `ORACLE_SEED` runs
 //! one seed alone, `ORACLE_KILLS=1` kills the service every few dozen commands, `ORACLE_FAMILIES`
 //! narrows the changes that are made (see `family`), and `ORACLE_PROBE` looks at every user's
 //! figures after each command, which shows where a difference began. A difference prints the seed and the commands that led to it.
@@ -28,7 +28,7 @@ const COMMANDS_WITH_KILLS: usize = 1000;
 fn every_reply_to_random_commands_is_the_one_that_the_model_predicts() {
     let seeds: Vec<u64> = match std::env::var("ORACLE_SEED") {
         Ok(seed) => vec![seed.parse().expect("ORACLE_SEED is a number")],
-        Err(_) => (1..=number_from_env("ORACLE_COMMANDS", 15_000).div_ceil(COMMANDS_A_SEED) as u64).collect(),
+        Err(_) => (1..=number_from_env("ORACLE_COMMANDS", 12_000).div_ceil(COMMANDS_A_SEED) as u64).collect(),
     };
     play_all(seeds, std::env::var_os("ORACLE_KILLS").is_some());
 }

@@ -74,8 +74,6 @@ impl Script {
         let sheet = self.stage.revise(&mut self.rng, &newest, zones);
         self.sheets.insert(id.to_owned(), sheet.clone());
         let mut body = sheet;
-        // Users who are not on record would come to a plan of which a version waits.
-        let all_known = USERS.iter().all(|u| oracle.users.contains_key(*u));
         // What is the default, when not everybody has the newest version, is left open.
         let versions = &oracle.plans[id];
         let settled = versions.iter().all(|v| v.everyone)
@@ -85,7 +83,7 @@ impl Script {
             });
         // When a version comes that waits for a window whose end the zone no longer tells is a
         // matter of its own.
-        if !all_known || oracle.any_between_rules() {
+        if oracle.any_between_rules() {
             body["applies"] = json!("now");
         } else if !(settled && !of_orgs && self.rng.chance(40)) {
             body["applies"] = match self.rng.between(0, 9) {
@@ -99,7 +97,6 @@ impl Script {
         } else if self.rng.chance(30) {
             body["to"] = json!("everyone");
         }
-        self.ties = body.get("applies").is_none() || body["applies"] != "now" || body.get("to").is_some();
         Command::PutPlan(body)
     }
 

@@ -41,10 +41,13 @@ impl Oracle {
         for org in self.orgs.values_mut().filter(|o| o.plan.as_ref() == Some(&id) && everyone) {
             org.meet(newest, applies, Ms::MAX);
         }
+        self.by_version = true;
         self.retune();
-        let mut reply = json!({"id": id, "version": newest + 1});
+        self.by_version = false;
+        let to = if everyone { "everyone" } else { "new_users" };
+        let mut reply = json!({"id": id, "version": newest + 1, "to": to});
         match applies {
-            Applies::Now => {}
+            Applies::Now => reply["applies"] = json!("now"),
             Applies::NextWindow => reply["applies"] = json!("next_window"),
             Applies::At(at) => reply["effective_at"] = json!(wire(at)),
         }
@@ -191,7 +194,7 @@ impl Oracle {
             "suspended": entry.suspended,
             "zone": entry.standing.zone,
             "anchor_day": entry.anchor_day,
-            "pending": loosely(self.pending(&entry.standing, &entry.pending)),
+            "pending": self.pending(&entry.standing, &entry.pending),
             "created_at": wire(entry.standing.created),
         });
         self.rights(&entry.standing, &mut body);
@@ -251,14 +254,6 @@ impl Oracle {
         let alive = standing.grants.iter().filter(|g| g.lives_at(now) && g.left > 0);
         body["grants"] = json!({"$among": alive.map(Grant::view).collect::<Vec<_>>()});
     }
-}
-
-/// The version of a plan to come, whichever.
-fn loosely(mut pending: Value) -> Value {
-    if pending.is_object() {
-        pending["plan"]["version"] = json!({"$set": true});
-    }
-    pending
 }
 
 impl Grant {
