@@ -3,19 +3,17 @@
 use std::sync::Arc;
 
 use crate::domain::document::{Fault, Node};
-use crate::domain::ids::{Name, UserId};
-use crate::domain::plan::{Limit, Scope};
+use crate::domain::ids::Name;
 use crate::domain::time::Zone;
-use crate::ledger::{Granting, LedgerError, Org, Rights, User, Written};
+use crate::ledger::{LedgerError, Org, Written};
 
-use super::catalog::{Catalog, Tenant};
+use super::catalog::Tenant;
 use super::error::ServiceError;
-use super::moving::{drop_empty, drop_ended, fold};
-use super::profiles::{OrgProfile, Profile};
+use super::moving::{drop_empty, drop_ended};
+use super::profiles::OrgProfile;
 use super::reason::required_reason;
 use super::registry::Registry;
-use super::rights::{GrantPost, OverridesPut};
-use super::users::{Patch, TRIES, new_user};
+use super::users::{Outcome, Patch, TRIES};
 
 /// What `PUT orgs/{org}` changes; what is missing stays.
 #[derive(Debug, Clone)]
@@ -66,59 +64,21 @@ impl Registry {
                 if org.plan != before {
                     org.plan_since = tenant.now();
                 }
-                Ok(())
+                Ok(Outcome::Changed(()))
             })
             .await?;
         Ok(profile)
     }
 
-    pub(super) async fn put_org_overrides(
-        &self,
-        tenant: &Tenant,
-        id: &Name,
-        put: &OverridesPut,
-        expected: Option<u32>,
-        by: &str,
-    ) -> Result<Arc<OrgProfile>, ServiceError> {
-        let catalog = tenant.catalog();
-        let change = |org: &mut Org| {
-            let limits = limits_of_org(&catalog, org.plan.as_ref());
-            put.apply(org.rights.get_or_insert_default(), &limits, tenant.now(), by)
-        };
-        let (profile, ()) = self.change_org(tenant, id, expected, by, put.reason(), change).await?;
-        Ok(profile)
-    }
-
-    pub(super) async fn grant_org(
-        &self,
-        tenant: &Tenant,
-        id: &Name,
-        post: &GrantPost,
-        by: &str,
-    ) -> Result<Granting, ServiceError> {
-        if let Some(org) = self.ledger.org(tenant.number, id.clone()).await?
-            && let Some(given) = given_before(post, org.rights.as_deref())?
-        {
-            return Ok(given);
-        }
-        let catalog = tenant.catalog();
-        let change = |org: &mut Org| {
-            let limits = limits_of_org(&catalog, org.plan.as_ref());
-            post.apply(org.rights.get_or_insert_default(), &limits, tenant.now(), by)
-        };
-        let (_, granting) = self.change_org(tenant, id, None, by, post.reason(), change).await?;
-        Ok(granting)
-    }
-
     /// Reads, changes and writes an org until nobody came in between.
-    async fn change_org<T>(
+    pub(super) async fn change_org<T>(
         &self,
         tenant: &Tenant,
         id: &Name,
         expected: Option<u32>,
         by: &str,
         reason: Option<String>,
-        change: impl Fn(&mut Org) -> Result<T, ServiceError>,
+        change: impl Fn(&mut Org) -> Result<Outcome<T>, ServiceError>,
     ) -> Result<(Arc<OrgProfile>, T), ServiceError> {
         for _ in 0..TRIES {
             let now = tenant.now();
@@ -131,7 +91,10 @@ impl Registry {
             if let Some(rights) = &mut org.rights {
                 drop_ended(rights, now);
             }
-            let told = change(&mut org)?;
+            let told = match change(&mut org)? {
+                Outcome::Changed(told) => told,
+                Outcome::AsBefore(told) => return Ok((self.org(tenant, id).await?, told)),
+            };
             drop_empty(&mut org.rights);
             org.version += 1;
             let written = Written { at: now, by: by.to_owned(), reason: reason.clone() };
@@ -146,94 +109,6 @@ impl Registry {
         }
         Err(ServiceError::ChangedMeanwhile)
     }
-
-    pub(super) async fn put_overrides(
-        &self,
-        tenant: &Tenant,
-        id: &UserId,
-        put: &OverridesPut,
-        expected: Option<u32>,
-        by: &str,
-    ) -> Result<Arc<Profile>, ServiceError> {
-        let catalog = tenant.catalog();
-        let change = |user: &mut User| {
-            let limits = limits_of_user(&catalog, user);
-            put.apply(user.rights.get_or_insert_default(), &limits, tenant.now(), by)
-        };
-        let (profile, ()) = self.change_user(tenant, id, expected, by, put.reason(), change).await?;
-        Ok(profile)
-    }
-
-    pub(super) async fn grant(
-        &self,
-        tenant: &Tenant,
-        id: &UserId,
-        post: &GrantPost,
-        by: &str,
-    ) -> Result<Granting, ServiceError> {
-        if let Some(user) = self.ledger.user(tenant.number, id.clone()).await?
-            && let Some(given) = given_before(post, user.rights.as_deref())?
-        {
-            return Ok(given);
-        }
-        let catalog = tenant.catalog();
-        let change = |user: &mut User| {
-            let limits = limits_of_user(&catalog, user);
-            post.apply(user.rights.get_or_insert_default(), &limits, tenant.now(), by)
-        };
-        let (_, granting) = self.change_user(tenant, id, None, by, post.reason(), change).await?;
-        Ok(granting)
-    }
-
-    /// Reads, changes and writes a user until nobody came in between.
-    async fn change_user<T>(
-        &self,
-        tenant: &Tenant,
-        id: &UserId,
-        expected: Option<u32>,
-        by: &str,
-        reason: Option<String>,
-        change: impl Fn(&mut User) -> Result<T, ServiceError>,
-    ) -> Result<(Arc<Profile>, T), ServiceError> {
-        for _ in 0..TRIES {
-            let now = tenant.now();
-            let stored = self.ledger.user(tenant.number, id.clone()).await?;
-            let version = stored.as_ref().map_or(0, |user| user.version);
-            if expected.is_some_and(|expected| expected != version) {
-                return Err(ServiceError::ChangedMeanwhile);
-            }
-            let mut user = match stored {
-                Some(user) => user,
-                None => new_user(tenant, id, None, now)?,
-            };
-            fold(&mut user, now);
-            let told = change(&mut user)?;
-            drop_empty(&mut user.rights);
-            if let Some(profile) = self.store_user(tenant, user, now, by, reason.clone()).await? {
-                return Ok((profile, told));
-            }
-        }
-        Err(ServiceError::ChangedMeanwhile)
-    }
-}
-
-fn given_before(post: &GrantPost, rights: Option<&Rights>) -> Result<Option<Granting>, ServiceError> {
-    rights.map_or(Ok(None), |rights| post.given_before(rights))
-}
-
-/// The limits that a user has, or is to have.
-fn limits_of_user<'c>(catalog: &'c Catalog, user: &User) -> Vec<&'c Limit> {
-    let to_come = user.rights.iter().flat_map(|rights| &rights.schedule).map(|to_come| &to_come.plan);
-    let plans = std::iter::once(&user.plan).chain(to_come);
-    let versions = plans.filter_map(|plan| catalog.plan(plan)).flat_map(|plan| plan.versions());
-    versions.flat_map(|version| &version.sheet.limits).filter(|limit| limit.scope == Scope::User).collect()
-}
-
-/// The limits that an org has: of its own sheet, else of any caller's.
-fn limits_of_org<'c>(catalog: &'c Catalog, plan: Option<&Name>) -> Vec<&'c Limit> {
-    let plans = catalog.plans.values().filter(|known| plan.is_none_or(|plan| known.id == *plan));
-    let versions = plans.flat_map(|plan| plan.versions());
-    versions.flat_map(|version| &version.sheet.limits).filter(|limit| limit.scope == Scope::Org).collect()
 }
 
 fn new_org(id: &Name, now: crate::domain::time::Millis) -> Org {

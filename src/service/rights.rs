@@ -1,16 +1,22 @@
 //! Overrides and grants, of users and of orgs alike: numbers in place of the
 //! plan's, and extra amounts on windows.
 
+use std::sync::Arc;
+
 use crate::domain::document::{Fault, Node, Reader};
 use crate::domain::grant::Grant;
-use crate::domain::ids::{Label, RequestId};
-use crate::domain::plan::{Limit, Override, Rule};
+use crate::domain::ids::{Label, Name, RequestId, UserId};
+use crate::domain::plan::{Limit, Override, Rule, Scope};
 use crate::domain::quantity::MAX_AMOUNT;
 use crate::domain::time::Millis;
-use crate::ledger::{Granting, Overridden, Rights};
+use crate::ledger::{Granting, Org, Overridden, Rights, User};
 
+use super::catalog::{Catalog, Tenant};
 use super::error::ServiceError;
+use super::profiles::{OrgProfile, Profile};
 use super::reason::required_reason;
+use super::registry::Registry;
+use super::users::Outcome;
 
 /// Overrides of one holder, at most.
 const OVERRIDES_MAX: usize = 64;
@@ -50,7 +56,7 @@ impl OverridesPut {
         limits: &[&Limit],
         now: Millis,
         by: &str,
-    ) -> Result<(), ServiceError> {
+    ) -> Result<Outcome<()>, ServiceError> {
         let mut faults = ended(self.expires_at, now);
         for (name, numbers) in &self.overrides {
             let Some(numbers) = numbers else {
@@ -73,7 +79,7 @@ impl OverridesPut {
             let message = format!("are too many: at most {OVERRIDES_MAX}");
             faults.push(Fault { pointer: "/overrides".into(), message });
         }
-        if faults.is_empty() { Ok(()) } else { Err(ServiceError::Invalid(faults)) }
+        if faults.is_empty() { Ok(Outcome::Changed(())) } else { Err(ServiceError::Invalid(faults)) }
     }
 
     pub(super) fn reason(&self) -> Option<String> {
@@ -155,7 +161,7 @@ impl GrantPost {
     ///
     /// # Errors
     /// `KeyReused`: it was another one.
-    pub(super) fn given_before(&self, rights: &Rights) -> Result<Option<Granting>, ServiceError> {
+    fn given_before(&self, rights: &Rights) -> Result<Option<Granting>, ServiceError> {
         let Some(key) = &self.key else { return Ok(None) };
         let known = rights.grants.iter().find(|known| known.key.as_ref() == Some(key));
         match known {
@@ -177,7 +183,10 @@ impl GrantPost {
         limits: &[&Limit],
         now: Millis,
         by: &str,
-    ) -> Result<Granting, ServiceError> {
+    ) -> Result<Outcome<Granting>, ServiceError> {
+        if let Some(given) = self.given_before(rights)? {
+            return Ok(Outcome::AsBefore(given));
+        }
         let mut faults = ended(self.expires_at, now);
         let is_window =
             |limit: &&&Limit| limit.name == self.limit && matches!(limit.rule, Rule::Window { .. });
@@ -203,10 +212,93 @@ impl GrantPost {
             key: self.key.clone(),
         };
         rights.grants.push(granting.clone());
-        Ok(granting)
+        Ok(Outcome::Changed(granting))
     }
 
     pub(super) fn reason(&self) -> Option<String> {
         Some(self.reason.clone())
     }
+}
+
+impl Registry {
+    pub(super) async fn put_overrides(
+        &self,
+        tenant: &Tenant,
+        id: &UserId,
+        put: &OverridesPut,
+        expected: Option<u32>,
+        by: &str,
+    ) -> Result<Arc<Profile>, ServiceError> {
+        let catalog = tenant.catalog();
+        let change = |user: &mut User| {
+            let limits = limits_of_user(&catalog, user);
+            put.apply(user.rights.get_or_insert_default(), &limits, tenant.now(), by)
+        };
+        let (profile, ()) = self.change_user(tenant, (id, None), expected, by, put.reason(), change).await?;
+        Ok(profile)
+    }
+
+    pub(super) async fn grant(
+        &self,
+        tenant: &Tenant,
+        id: &UserId,
+        post: &GrantPost,
+        by: &str,
+    ) -> Result<Granting, ServiceError> {
+        let catalog = tenant.catalog();
+        let change = |user: &mut User| {
+            let limits = limits_of_user(&catalog, user);
+            post.apply(user.rights.get_or_insert_default(), &limits, tenant.now(), by)
+        };
+        let (_, granting) = self.change_user(tenant, (id, None), None, by, post.reason(), change).await?;
+        Ok(granting)
+    }
+
+    pub(super) async fn put_org_overrides(
+        &self,
+        tenant: &Tenant,
+        id: &Name,
+        put: &OverridesPut,
+        expected: Option<u32>,
+        by: &str,
+    ) -> Result<Arc<OrgProfile>, ServiceError> {
+        let catalog = tenant.catalog();
+        let change = |org: &mut Org| {
+            let limits = limits_of_org(&catalog, org.plan.as_ref());
+            put.apply(org.rights.get_or_insert_default(), &limits, tenant.now(), by)
+        };
+        let (profile, ()) = self.change_org(tenant, id, expected, by, put.reason(), change).await?;
+        Ok(profile)
+    }
+
+    pub(super) async fn grant_org(
+        &self,
+        tenant: &Tenant,
+        id: &Name,
+        post: &GrantPost,
+        by: &str,
+    ) -> Result<Granting, ServiceError> {
+        let catalog = tenant.catalog();
+        let change = |org: &mut Org| {
+            let limits = limits_of_org(&catalog, org.plan.as_ref());
+            post.apply(org.rights.get_or_insert_default(), &limits, tenant.now(), by)
+        };
+        let (_, granting) = self.change_org(tenant, id, None, by, post.reason(), change).await?;
+        Ok(granting)
+    }
+}
+
+/// The limits that a user has, or is to have.
+fn limits_of_user<'c>(catalog: &'c Catalog, user: &User) -> Vec<&'c Limit> {
+    let to_come = user.rights.iter().flat_map(|rights| &rights.schedule).map(|to_come| &to_come.plan);
+    let plans = std::iter::once(&user.plan).chain(to_come);
+    let versions = plans.filter_map(|plan| catalog.plan(plan)).flat_map(|plan| plan.versions());
+    versions.flat_map(|version| &version.sheet.limits).filter(|limit| limit.scope == Scope::User).collect()
+}
+
+/// The limits that an org has: of its own sheet, else of any caller's.
+fn limits_of_org<'c>(catalog: &'c Catalog, plan: Option<&Name>) -> Vec<&'c Limit> {
+    let plans = catalog.plans.values().filter(|known| plan.is_none_or(|plan| known.id == *plan));
+    let versions = plans.flat_map(|plan| plan.versions());
+    versions.flat_map(|version| &version.sheet.limits).filter(|limit| limit.scope == Scope::Org).collect()
 }

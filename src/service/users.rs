@@ -82,7 +82,6 @@ impl UserChange {
     }
 
     fn apply(self, user: &mut User, now: Millis) {
-        fold(user, now);
         if let Some(plan) = self.plan {
             move_to(user, plan, now);
             set_schedule(user, Vec::new());
@@ -100,6 +99,13 @@ fn read_signals(fields: &mut Reader<'_, '_>) -> Option<Signals> {
     let device = fields.optional("device").text_up_to(SIGNAL_MAX).map(str::to_owned);
     let address = fields.optional("address").text_up_to(SIGNAL_MAX).map(str::to_owned);
     Some(Signals { device, address })
+}
+
+/// What a change of a record comes to, with what there is to tell of it.
+pub(super) enum Outcome<T> {
+    Changed(T),
+    /// It was so already: nothing is written.
+    AsBefore(T),
 }
 
 /// One page of a list of users.
@@ -137,28 +143,53 @@ impl Registry {
         by: &str,
     ) -> Result<Arc<Profile>, ServiceError> {
         self.check_plan(tenant, change.plan.as_ref())?;
+        let reason = change.reason.clone();
+        let plan = change.plan.clone();
+        let put = |user: &mut User| {
+            if user.plan_sequence.is_some() && change.plan.is_some() {
+                return Err(ServiceError::SequenceRequired);
+            }
+            let rule = (user.zone.clone(), user.anchor_day);
+            change.clone().apply(user, tenant.now());
+            if rule != (user.zone.clone(), user.anchor_day) {
+                keep_month(user, running);
+            }
+            Ok(Outcome::Changed(()))
+        };
+        let (profile, ()) = self.change_user(tenant, (id, plan.as_ref()), expected, by, reason, put).await?;
+        Ok(profile)
+    }
+
+    /// Reads, changes and writes a user until nobody came in between. With the
+    /// id comes the plan of whoever is new; else it is the default one.
+    pub(super) async fn change_user<T>(
+        &self,
+        tenant: &Tenant,
+        (id, plan): (&UserId, Option<&Name>),
+        expected: Option<u32>,
+        by: &str,
+        reason: Option<String>,
+        change: impl Fn(&mut User) -> Result<Outcome<T>, ServiceError>,
+    ) -> Result<(Arc<Profile>, T), ServiceError> {
         for _ in 0..TRIES {
+            let now = tenant.now();
             let stored = self.ledger.user(tenant.number, id.clone()).await?;
             let version = stored.as_ref().map_or(0, |user| user.version);
             if expected.is_some_and(|expected| expected != version) {
                 return Err(ServiceError::ChangedMeanwhile);
             }
-            let numbered = stored.as_ref().is_some_and(|user| user.plan_sequence.is_some());
-            if numbered && change.plan.is_some() {
-                return Err(ServiceError::SequenceRequired);
-            }
-            let now = tenant.now();
             let mut user = match stored {
                 Some(user) => user,
-                None => new_user(tenant, id, change.plan.as_ref(), now)?,
+                None => new_user(tenant, id, plan, now)?,
             };
-            let rule = (user.zone.clone(), user.anchor_day);
-            change.clone().apply(&mut user, now);
-            if rule != (user.zone.clone(), user.anchor_day) {
-                keep_month(&mut user, running);
-            }
-            if let Some(profile) = self.store_user(tenant, user, now, by, change.reason.clone()).await? {
-                return Ok(profile);
+            fold(&mut user, now);
+            let told = match change(&mut user)? {
+                Outcome::Changed(told) => told,
+                Outcome::AsBefore(told) => return Ok((Arc::new(Profile::of(user)), told)),
+            };
+            drop_empty(&mut user.rights);
+            if let Some(profile) = self.store_user(tenant, user, now, by, reason.clone()).await? {
+                return Ok((profile, told));
             }
         }
         Err(ServiceError::ChangedMeanwhile)
@@ -202,10 +233,7 @@ impl Registry {
 
 /// The month that runs when the zone or anchor changes ends as it began.
 fn keep_month(user: &mut User, running: Option<Month>) {
-    if running.is_some() || user.rights.is_some() {
-        user.rights.get_or_insert_default().month = running;
-    }
-    drop_empty(&mut user.rights);
+    user.rights.get_or_insert_default().month = running;
 }
 
 /// A user who is not on record yet (version 0).
