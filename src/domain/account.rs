@@ -243,7 +243,8 @@ struct PackedRef<'a> {
 
 /// Brings a window to `now` through the rules its borders had since it was
 /// last turned. Of a window that ended, what was taken beyond the limit of its
-/// last instant is gone from the grants that were alive then.
+/// last instant is gone from the grants that were alive then; where that was
+/// no limit then, nothing is.
 fn turn(window: &mut Window, charge: &Charge, spent: &mut Spent, now: Millis, keep_past: bool) {
     for (at, span) in charge.spans_until(now) {
         let Some(ended) = window.roll(span, at, keep_past) else { continue };
@@ -251,8 +252,9 @@ fn turn(window: &mut Window, charge: &Charge, spent: &mut Spent, now: Millis, ke
             continue;
         }
         let last = Millis(ended.end.0 - 1);
-        let beyond = ended.taken.saturating_sub(charge.limit_at(last));
-        spent.pay(charge.grants(), beyond, last);
+        if let Some(limit) = charge.limit_at(last) {
+            spent.pay(charge.grants(), ended.taken.saturating_sub(limit), last);
+        }
     }
 }
 

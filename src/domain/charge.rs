@@ -124,12 +124,11 @@ impl Charge {
         steps
     }
 
-    /// The limit of a window as it was at `at`, without grants; 0 for other
-    /// charges.
-    pub fn limit_at(&self, at: Millis) -> u64 {
+    /// The limit of a window as it was at `at`, without grants; `None` when it
+    /// was no limit then.
+    pub fn limit_at(&self, at: Millis) -> Option<u64> {
         let steps = self.steps_after(at);
-        let held = steps.iter().rev().find(|step| step.since <= at).or(steps.first());
-        held.map_or(0, |step| step.most)
+        steps.iter().rev().find(|step| step.since <= at).map(|step| step.most)
     }
 
     /// The rules of a window's borders up to `now`, in order, each with the

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::calendar::Calendar;
 use super::charging::{Source, Subject};
-use super::history::WindowRule;
+use super::history::{WindowRule, numbers};
 use super::terms::{REMEMBERED_MS, Terms};
 use crate::domain::charge::{CellId, Earlier, FigureStep, Figures, Span, SpanStep};
 use crate::domain::plan::{Limit, Rule};
@@ -37,7 +37,7 @@ impl<'a> Subject<'a> {
                 let spans = self.earlier_spans(source, limit, cell, *period);
                 // What a window may have been over by matters to grants alone.
                 let has_grants = source.holder.is_some_and(|holder| holder.grants_on(&limit.name).is_some());
-                let (since, mut earlier) = match has_grants {
+                let (since, mut earlier) = match has_grants && source.own.is_some() {
                     true => self.steps(source, limit, cell),
                     false => (Millis(0), None),
                 };
@@ -79,11 +79,7 @@ impl<'a> Subject<'a> {
         let mut steps: Vec<FigureStep> = Vec::new();
         for since in self.until_now(instants) {
             let Some(rule) = self.rule_at(source, terms, limit, cell, since) else { continue };
-            let (most, refill) = match *rule {
-                Rule::Bucket { capacity, refill_per_minute, .. } => (capacity, refill_per_minute),
-                Rule::Window { limit, .. } => (limit, 0),
-                Rule::Slots { .. } | Rule::Rolling { .. } => continue,
-            };
+            let Some((most, refill)) = numbers(&rule) else { continue };
             if steps.last().is_none_or(|last| (last.most, last.refill) != (most, refill)) {
                 steps.push(FigureStep { most, refill, since });
             }

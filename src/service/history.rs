@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::plans::PlanVersion;
 use crate::domain::charge::{CellId, FigureStep};
-use crate::domain::plan::{Limit, Rule, Scope};
+use crate::domain::plan::{Limit, Rule};
 use crate::domain::time::{Anchor, Millis, Zone};
 
 /// Steps kept of one cell: a plan that changes more often between two calls of
@@ -28,6 +28,15 @@ pub struct History {
 pub(super) struct WindowRule {
     pub zone: Option<Arc<Zone>>,
     pub anchor: Anchor,
+}
+
+/// What a [`FigureStep`] keeps of a rule; `None` for rules that know no past.
+pub(super) fn numbers(rule: &Rule) -> Option<(u64, u64)> {
+    match rule {
+        Rule::Bucket { capacity, refill_per_minute, .. } => Some((*capacity, *refill_per_minute)),
+        Rule::Window { limit, .. } => Some((*limit, 0)),
+        Rule::Slots { .. } | Rule::Rolling { .. } => None,
+    }
 }
 
 impl WindowRule {
@@ -52,12 +61,8 @@ impl History {
         for (index, version) in versions.iter().enumerate() {
             let since = version.takes_hold_at();
             for (limit, cell) in version.sheet.limits.iter().zip(&version.cells) {
-                if let Rule::Bucket { capacity, refill_per_minute, .. } = limit.rule
-                    && limit.scope == Scope::User
-                    && index + 1 < versions.len()
-                {
-                    let step = FigureStep { most: capacity, refill: refill_per_minute, since };
-                    steps.entry(*cell).or_default().push(step);
+                if let Some((most, refill)) = numbers(&limit.rule).filter(|_| index + 1 < versions.len()) {
+                    steps.entry(*cell).or_default().push(FigureStep { most, refill, since });
                 }
                 let Some(rule) = WindowRule::of(limit) else { continue };
                 if let Some(before) = rules.insert(*cell, rule.clone()).filter(|before| *before != rule) {
@@ -69,7 +74,7 @@ impl History {
         Self { figures: steps.into_iter().map(|(cell, steps)| (cell, newest(steps))).collect(), windows }
     }
 
-    /// The figures of a user's bucket before the newest version, oldest first.
+    /// The figures of a bucket or window before the newest version, oldest first.
     pub(super) fn figures(&self, cell: CellId) -> Option<&Arc<[FigureStep]>> {
         self.figures.get(&cell)
     }

@@ -16,6 +16,7 @@ mod keys;
 mod lists;
 mod numbers;
 mod operators;
+mod paying;
 mod plans;
 mod pools;
 mod probes;
