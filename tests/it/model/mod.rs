@@ -3,6 +3,7 @@
 mod calendar_tests;
 mod changes;
 mod family;
+mod found;
 mod generate;
 pub mod oracle;
 mod oracle_tests;

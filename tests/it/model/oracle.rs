@@ -154,6 +154,8 @@ pub struct Oracle {
     pub blurred: bool,
     /// While versions of sheets change what holds.
     by_version: bool,
+    /// Whether the tenant's zone was ever changed.
+    zones_changed: bool,
 }
 
 impl Oracle {
@@ -182,6 +184,7 @@ impl Oracle {
             order: 0,
             blurred: false,
             by_version: false,
+            zones_changed: false,
         }
     }
 

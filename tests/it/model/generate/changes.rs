@@ -81,11 +81,7 @@ impl Script {
                 oracle.plan_id(name).as_deref() != Some(id)
                     || user.standing.version + 1 == versions.len() && user.standing.waiting.is_none()
             });
-        // When a version comes that waits for a window whose end the zone no longer tells is a
-        // matter of its own.
-        if oracle.any_between_rules() {
-            body["applies"] = json!("now");
-        } else if !(settled && !of_orgs && self.rng.chance(40)) {
+        if !(settled && !of_orgs && self.rng.chance(40)) {
             body["applies"] = match self.rng.between(0, 9) {
                 0..=3 => json!("now"),
                 4..=6 if !of_orgs => json!("next_window"),
@@ -226,9 +222,6 @@ impl Script {
     }
 
     fn calendars(&mut self, oracle: &Oracle, user: String) -> Option<Command> {
-        if oracle.users.values().any(|u| u.standing.waiting.is_some()) {
-            return None;
-        }
         let zone = json!(*self.rng.pick(&ZONES));
         let zone_or_none = if self.rng.chance(20) { Value::Null } else { zone.clone() };
         Some(match self.rng.between(0, 9) {

@@ -36,6 +36,7 @@ impl Oracle {
             self.users.keys().filter(|u| self.plan_id(u).as_deref() == Some(id.as_str())).cloned().collect();
         for user in on_it.into_iter().filter(|_| everyone) {
             let month_end = self.month_end(&user);
+            self.blurred |= applies == Applies::NextWindow && self.month_is_open(&user);
             self.users.get_mut(&user).expect("on record").standing.meet(newest, applies, month_end);
         }
         for org in self.orgs.values_mut().filter(|o| o.plan.as_ref() == Some(&id) && everyone) {
@@ -69,7 +70,10 @@ impl Oracle {
             let word = value.as_str().map(str::to_owned);
             match name.as_str() {
                 "org" => entry.org = word,
-                "zone" => entry.standing.zone = word,
+                "zone" => {
+                    entry.zone_changed = true;
+                    entry.standing.zone = word;
+                }
                 "anchor_day" => entry.anchor_day = value.as_u64().map(|d| d as u8),
                 "verified" => entry.verified = value == &json!(true),
                 "suspended" => entry.suspended = value == &json!(true),
@@ -104,6 +108,9 @@ impl Oracle {
             }
             None => self.now,
         };
+        let told = body.get("effective").and_then(Value::as_str);
+        self.blurred |=
+            at > self.now && matches!(told, None | Some("next_window")) && self.month_is_open(user);
         entry.sequence = sequence.or(entry.sequence);
         entry.pending.clear();
         if at > self.now {
@@ -176,6 +183,7 @@ impl Oracle {
     /// The tenant's own zone changes.
     pub fn set_zone(&mut self, zone: &str) {
         zone.clone_into(&mut self.zone);
+        self.zones_changed = true;
         self.retune();
         self.reschedule();
     }

@@ -79,6 +79,7 @@ pub struct User {
     pub anchor_day: Option<u8>,
     pub verified: bool,
     pub suspended: bool,
+    pub zone_changed: bool,
 }
 
 impl Standing {
@@ -271,6 +272,7 @@ impl Oracle {
             let (Some((n, _)), Some(plan)) = (standing.waiting, self.plan_id(&name)) else { continue };
             let version = &self.plans[&plan][n];
             let (taken, end) = self.month(&name, version.written);
+            self.blurred |= version.applies == Applies::NextWindow && self.month_is_open(&name);
             if version.applies == Applies::NextWindow && !taken {
                 let standing = &mut self.users.get_mut(&name).expect("on record").standing;
                 standing.waiting = Some((n, end));
@@ -332,12 +334,15 @@ impl Oracle {
             && window.books.iter().any(|(span, b)| span.1 <= self.now && b.used + b.held > least)
     }
 
-    /// Whether some user's window keeps its end although zone or anchor have changed.
-    pub fn any_between_rules(&self) -> bool {
-        self.cells.iter().any(|(key, (cell, _))| match cell {
-            Cell::Window(window) => matches!(key.0, Account::User(_)) && window.is_between_rules(self.now),
-            _ => false,
-        })
+    /// Whether the month of this user has no limit that says where it ends, and his zone has
+    /// changed: which of the two tells the calendar month is left open.
+    pub fn month_is_open(&self, user: &str) -> bool {
+        let is_month = |a: &Asked| {
+            a.limit.scope == Scope::User
+                && matches!(a.limit.kind, sheet::Kind::Window { period: Period::Month, .. })
+        };
+        let moved = self.zones_changed || self.users.get(user).is_some_and(|u| u.zone_changed);
+        moved && !self.plan_limits(user).iter().any(is_month)
     }
 
     /// Whether something was taken from windows that are not in the plan of one of these users.

@@ -93,11 +93,6 @@ impl Window {
         (place, span)
     }
 
-    /// Whether the newest rule does not hold yet.
-    pub fn is_between_rules(&self, at: Ms) -> bool {
-        self.rule.calendar.is_some() && self.calendar_window(at).0 + 1 < self.pieces.len()
-    }
-
     /// The zones that a row may name: while the window of an old rule runs, which one is left open.
     pub fn zones(&self, at: Ms) -> Vec<String> {
         let mut zones = vec![self.rule.zone.clone()];
