@@ -31,8 +31,8 @@ async fn run(world: &mut World, commands: Vec<Command>) {
     world.probe().await.unwrap();
 }
 
-fn one() -> Sheet {
-    Sheet::named("one").mt(900)
+fn one(limit: u64) -> Sheet {
+    Sheet::named("one").mt(limit)
 }
 
 fn put(sheet: Sheet, applies: Option<&str>, to: &str) -> Command {
@@ -67,13 +67,13 @@ fn clock(at: &str) -> Command {
 
 #[tokio::test]
 async fn somebody_unknown_has_the_sheet_that_waits_for_the_others_in_the_very_millisecond() {
-    let mut world = world(one(), Sheet::named("two").mt(500)).await;
+    let mut world = world(one(900), Sheet::named("two").mt(500)).await;
     let commands = vec![
         check("ann"),
-        put(one().mt(800), Some("now"), "new_users"),
+        put(one(800), Some("now"), "new_users"),
         quota("ann"),
         check("bob"),
-        put(Sheet::named("one").mt(700), None, "everyone"),
+        put(one(700), None, "everyone"),
         quota("bob"),
         quota("cleo"),
         check("cleo"),
@@ -89,7 +89,7 @@ async fn somebody_unknown_has_the_sheet_that_waits_for_the_others_in_the_very_mi
 
 #[tokio::test]
 async fn a_pending_move_names_the_version_that_will_hold() {
-    let mut world = world(Sheet::named("one").mt(500), Sheet::named("two").mt(900)).await;
+    let mut world = world(one(500), Sheet::named("two").mt(900)).await;
     let commands = vec![
         check("ann"),
         put(Sheet::named("two").mt(1000), Some("now"), "new_users"),
@@ -108,7 +108,7 @@ async fn a_pending_move_names_the_version_that_will_hold() {
 
 #[tokio::test]
 async fn a_sheet_waits_for_the_month_that_runs_although_the_anchor_and_the_zone_have_changed() {
-    let month = |limit: u64| Sheet::named("one").mt(limit).but("anchor", json!("user"));
+    let month = |limit: u64| one(limit).but("anchor", json!("user"));
     let mut world = world(month(900), Sheet::named("two").mt(500)).await;
     let commands = vec![
         check("ann"),
@@ -128,7 +128,7 @@ async fn a_sheet_waits_for_the_month_that_runs_although_the_anchor_and_the_zone_
 
 #[tokio::test]
 async fn a_version_that_never_came_because_a_newer_one_was_put_never_comes() {
-    let mut world = world(Sheet::named("one").mt(500), Sheet::named("two").mt(900)).await;
+    let mut world = world(one(500), Sheet::named("two").mt(900)).await;
     let commands = vec![
         check("ann"),
         put(Sheet::named("two").mt(1000), Some("2026-03-11T00:00:00.000Z"), "everyone"),
