@@ -142,3 +142,17 @@ async fn a_version_that_never_came_because_a_newer_one_was_put_never_comes() {
     ];
     run(&mut world, commands).await;
 }
+
+#[tokio::test]
+async fn a_day_that_has_ended_is_paid_by_the_number_it_had_whatever_is_put_later() {
+    let mut world = world(Sheet::named("one").dr(3), Sheet::named("two").dr(9)).await;
+    let grant = json!({"limit": "requests_per_day", "amount": 6, "expires_at": null, "reason": "a gift"});
+    let mut commands = vec![check("ann"), Command::Grant { user: "ann".to_owned(), body: grant }];
+    commands.extend([check("ann"), check("ann"), check("ann")]);
+    commands.extend([
+        clock("2026-03-11T12:00:00Z"),
+        put(Sheet::named("one").dr(1), Some("now"), "everyone"),
+        quota("ann"),
+    ]);
+    run(&mut world, commands).await;
+}

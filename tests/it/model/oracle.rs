@@ -152,8 +152,6 @@ pub struct Oracle {
     order: u64,
     /// Set when something came about that the contract leaves open.
     pub blurred: bool,
-    /// While versions of sheets change what holds.
-    by_version: bool,
     /// Whether the tenant's zone was ever changed.
     zones_changed: bool,
 }
@@ -183,7 +181,6 @@ impl Oracle {
             would_refuse: BTreeMap::new(),
             order: 0,
             blurred: false,
-            by_version: false,
             zones_changed: false,
         }
     }

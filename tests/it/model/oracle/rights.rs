@@ -42,9 +42,7 @@ impl Oracle {
         for org in self.orgs.values_mut().filter(|o| o.plan.as_ref() == Some(&id) && everyone) {
             org.meet(newest, applies, Ms::MAX);
         }
-        self.by_version = true;
         self.retune();
-        self.by_version = false;
         let to = if everyone { "everyone" } else { "new_users" };
         let mut reply = json!({"id": id, "version": newest + 1, "to": to});
         match applies {

@@ -299,7 +299,6 @@ impl Oracle {
             present.extend(self.org_limits(org));
         }
         for asked in &present {
-            self.blurred |= self.by_version && self.pays_by_which(asked);
             if let Some((cell, limit)) = self.cells.get_mut(&asked.key) {
                 if let Cell::Bucket(bucket) = cell {
                     bucket.advance(now);
@@ -322,16 +321,6 @@ impl Oracle {
                 window.change_rule(now, rule, by_itself);
             }
         }
-    }
-
-    /// Whether a version changes a limit with a grant, and by which number a window that ended pays
-    /// makes a difference.
-    fn pays_by_which(&self, asked: &Asked) -> bool {
-        let Some((Cell::Window(window), before)) = self.cells.get(&asked.key) else { return false };
-        let least = before.number().min(asked.limit.number());
-        before.number() != asked.limit.number()
-            && self.grants_of(&asked.key).iter().any(|g| g.limit == before.name)
-            && window.books.iter().any(|(span, b)| span.1 <= self.now && b.used + b.held > least)
     }
 
     /// Whether the month of this user has no limit that says where it ends, and his zone has

@@ -47,9 +47,7 @@ impl Oracle {
             self.age(no);
         }
         self.move_on();
-        self.by_version = true;
         self.tune(true);
-        self.by_version = false;
     }
 
     /// The running windows of limits on which there are grants.
