@@ -123,9 +123,13 @@ impl PlanVersion {
 }
 
 impl PlanPut {
-    /// For whom and from when the new sheet holds.
-    fn terms(&self, before: Option<&Arc<Plan>>) -> VersionTerms {
-        let is_downgrade = || before.is_some_and(|plan| plan.newest().sheet.is_downgrade_to(&self.sheet));
+    /// For whom and from when the new sheet holds. It takes something away if
+    /// anybody on the plan would have less.
+    fn terms(&self, before: Option<&Arc<Plan>>, now: Millis) -> VersionTerms {
+        let is_downgrade = || {
+            let mut held = before.into_iter().flat_map(|plan| plan.held_at(now));
+            held.any(|version| version.sheet.is_downgrade_to(&self.sheet))
+        };
         let applies = self.applies.unwrap_or_else(|| match is_downgrade() {
             true => Applies::NextWindow,
             false => Applies::Now,
@@ -145,7 +149,8 @@ impl PoolEntry {
 }
 
 impl Registry {
-    /// Puts a new version of a plan in force, at once and for everyone.
+    /// Puts a new version of a plan in force, from when and for whom its terms
+    /// say.
     ///
     /// # Errors
     /// `ChangedMeanwhile` when the plan is not at version `expected`;
@@ -165,8 +170,9 @@ impl Registry {
             if expected.is_some_and(|expected| expected != version) {
                 return Err(ServiceError::ChangedMeanwhile);
             }
-            let terms = put.terms(catalog.plan(&id));
-            let record = VersionRecord { version: version + 1, written_at: tenant.now(), revision: 0, terms };
+            let now = tenant.now();
+            let terms = put.terms(catalog.plan(&id), now);
+            let record = VersionRecord { version: version + 1, written_at: now, revision: 0, terms };
             let plan = PlanVersion::new(put.sheet, record, &catalog.models);
             return Ok(PlanWritten { plan: Arc::new(plan), warnings });
         }
@@ -175,7 +181,7 @@ impl Registry {
         let body = |catalog: &Catalog| {
             room_for_plan(catalog, &id)?;
             let mut body = put.sheet.to_json();
-            put.terms(catalog.plan(&id)).describe(&mut body);
+            put.terms(catalog.plan(&id), tenant.now()).describe(&mut body);
             Ok(body.to_string())
         };
         let catalog = self.write(tenant, write, body).await?;

@@ -3,11 +3,13 @@
 
 use std::sync::Arc;
 
+use serde_json::json;
+
 use crate::domain::document::{Fault, Node};
 use crate::domain::ids::{Name, UserId};
 use crate::domain::quantity::MAX_AMOUNT;
 use crate::domain::time::Millis;
-use crate::ledger::{Move, Rights, User};
+use crate::ledger::{Move, Note, Rights, User, Written};
 
 use super::catalog::Tenant;
 use super::error::ServiceError;
@@ -87,6 +89,9 @@ impl Registry {
                 (Some(_), None) => return Err(ServiceError::SequenceRequired),
                 (Some(last), Some(this)) if this <= last => {
                     let stale = this < last;
+                    if stale {
+                        self.note_stale(tenant, &user, &change, now, by).await?;
+                    }
                     return Ok(PlanChanged { user: Arc::new(Profile::of(user)), stale });
                 }
                 _ => {}
@@ -99,6 +104,26 @@ impl Registry {
             }
         }
         Err(ServiceError::ChangedMeanwhile)
+    }
+
+    /// What came too late changes nothing, and is told in the audit: what was
+    /// on record, and what was asked for.
+    async fn note_stale(
+        &self,
+        tenant: &Tenant,
+        user: &User,
+        change: &PlanChange,
+        now: Millis,
+        by: &str,
+    ) -> Result<(), ServiceError> {
+        let note = Note {
+            action: "user.plan_stale",
+            target: user.id.as_str().to_owned(),
+            before: Some(json!({"plan": user.plan.as_str(), "sequence": user.plan_sequence})),
+            after: Some(json!({"plan": change.plan.as_str(), "sequence": change.sequence})),
+        };
+        let written = Written { at: now, by: by.to_owned(), reason: change.reason.clone() };
+        Ok(self.ledger.note(tenant.number, note, written).await?)
     }
 
     /// Puts a user's moves that have come on record. Nothing waits for it:
@@ -128,16 +153,30 @@ fn starts_at(
         Some(Applies::At(at)) => at.max(now),
         Some(Applies::NextWindow) => next_window,
         None => {
+            let there = moved_to(user, &change.plan, now);
+            let (here, there) = (Profile::of(user.clone()), Profile::of(there));
             let catalog = tenant.catalog();
-            let profile = Profile::of(user.clone());
-            let terms = profile.holder().terms(&user.plan, &catalog, now)?;
-            let new = catalog.plan(&change.plan).ok_or(ServiceError::UnknownPlan)?.current(now);
-            match terms.version().sheet.is_downgrade_to(&new.sheet) {
+            let here = here.holder().terms(&user.plan, &catalog, now)?;
+            let there = there.holder().terms(&change.plan, &catalog, now)?;
+            match here.version().sheet.is_downgrade_to(&there.version().sheet) {
                 true => next_window,
                 false => now,
             }
         }
     })
+}
+
+/// The user as they would be if they moved now.
+fn moved_to(user: &User, plan: &Name, now: Millis) -> User {
+    let mut there = user.clone();
+    fold(&mut there, now);
+    set_schedule(&mut there, Vec::new());
+    if there.plan != *plan {
+        move_to(&mut there, plan.clone(), now);
+        // Later than all that is on record.
+        there.moved = u64::MAX;
+    }
+    there
 }
 
 /// Notes the moves of a change; they replace whatever was to come.

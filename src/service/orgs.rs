@@ -119,8 +119,9 @@ fn new_org(id: &Name, now: crate::domain::time::Millis) -> Org {
         zone: None,
         rights: None,
         created_at: now,
-        born: 0,
-        moved: 0,
+        // After all that is on record; the ledger fills it in.
+        born: u64::MAX,
+        moved: u64::MAX,
         version: 0,
     }
 }

@@ -208,6 +208,32 @@ impl Plan {
         self.versions.iter().rev().find(holds).unwrap_or(&self.versions[0])
     }
 
+    /// The versions that hold at `now` for somebody, or would if there were
+    /// anybody: those who were there before one that waits, or is for new users
+    /// alone, are on one before it.
+    pub(super) fn held_at(&self, now: Millis) -> impl Iterator<Item = &Arc<PlanVersion>> {
+        let come = self.versions.iter().rev().filter(move |version| match version.terms.applies {
+            Applies::At(at) => at <= now,
+            Applies::Now | Applies::NextWindow => true,
+        });
+        let mut is_last = false;
+        come.take_while(move |version| {
+            let waited = match version.terms.applies {
+                Applies::NextWindow => version.written_at.plus_ms(LONGEST_MONTH_MS) <= now,
+                Applies::Now | Applies::At(_) => true,
+            };
+            let was_last = is_last;
+            is_last |= version.terms.to == Audience::Everyone && waited;
+            !was_last
+        })
+    }
+
+    /// The versions that hold for somebody at `now`, and those to come.
+    pub(super) fn live_at(&self, now: Millis) -> impl Iterator<Item = &Arc<PlanVersion>> {
+        let oldest = self.held_at(now).last().map_or(0, |version| version.version);
+        self.versions.iter().filter(move |version| version.version >= oldest)
+    }
+
     /// The version that held at an instant for those who have been there all
     /// the time, where every version is for everyone.
     pub(super) fn version_at(&self, at: Millis) -> &Arc<PlanVersion> {
@@ -245,7 +271,10 @@ impl Plan {
             let from = match version.terms.applies {
                 Applies::Now => version.written_at.min(now),
                 Applies::At(at) => at.max(version.written_at),
-                Applies::NextWindow if arrival.came >= version.written() => version.written_at.min(now),
+                // Who is not on record comes with the next call.
+                Applies::NextWindow if arrival.came.max(arrival.born) >= version.written() => {
+                    version.written_at.min(now)
+                }
                 Applies::NextWindow => month_end(&before.sheet, version.written_at),
             };
             // What still waits when a newer version is written never comes.

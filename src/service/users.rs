@@ -262,8 +262,9 @@ pub(super) fn new_user(
         signals: None,
         rights: None,
         created_at: now,
-        born: 0,
-        moved: 0,
+        // After all that is on record; the ledger fills it in.
+        born: u64::MAX,
+        moved: u64::MAX,
         version: 0,
     })
 }

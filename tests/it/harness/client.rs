@@ -142,9 +142,46 @@ impl Client {
         self.post(&format!("/v1/admin/users/{}/plan", percent(user)), &body).await
     }
 
+    /// `POST users/{user}/plan`; says why if `body` does not.
+    pub async fn move_user(&self, user: &str, body: Value) -> Reply {
+        self.post(&format!("/v1/admin/users/{}/plan", percent(user)), &with_reason(body)).await
+    }
+
+    /// `PUT {of}/overrides`, where `of` is such as `users/u` or `orgs/acme`.
+    pub async fn put_overrides(&self, of: &str, body: Value) -> Reply {
+        self.put(&format!("/v1/admin/{of}/overrides"), &with_reason(body)).await
+    }
+
+    /// `POST {of}/grants`.
+    pub async fn give(&self, of: &str, body: Value) -> Reply {
+        self.post(&format!("/v1/admin/{of}/grants"), &with_reason(body)).await
+    }
+
+    pub async fn put_org(&self, org: &str, body: Value) -> Reply {
+        self.put(&format!("/v1/admin/orgs/{}", percent(org)), &with_reason(body)).await
+    }
+
+    /// A user or an org on record.
+    pub async fn on_record(&self, of: &str) -> Reply {
+        self.get(&format!("/v1/admin/{of}")).await
+    }
+
+    /// A PUT that only replaces this version.
+    pub async fn put_if(&self, path: &str, version: &str, body: Value) -> Reply {
+        let request = self.request(Method::PUT, path).header("if-match", version);
+        self.send(request.json(&with_reason(body))).await
+    }
+
     pub async fn capacity(&self, body: &Value) -> Reply {
         self.post("/v1/admin/capacity/check", body).await
     }
+}
+
+fn with_reason(mut body: Value) -> Value {
+    if body.get("reason").is_none() {
+        body["reason"] = json!("test");
+    }
+    body
 }
 
 /// Percent-encodes everything that is not plain.

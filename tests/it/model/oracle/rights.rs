@@ -18,8 +18,8 @@ impl Oracle {
     pub fn put_plan(&mut self, body: &Value) -> Expected {
         let sheet = Sheet::read(body);
         let id = sheet.id.clone();
-        let newest = self.plans.get(&id).and_then(|v| v.last());
-        let smaller = newest.is_some_and(|v| sheet.is_downgrade_from(&v.sheet));
+        let held = self.plans.get(&id).map(|versions| self.held(versions)).unwrap_or_default();
+        let smaller = held.iter().any(|version| sheet.is_downgrade_from(&version.sheet));
         let applies = match body.get("applies").and_then(Value::as_str) {
             Some("now") => Applies::Now,
             Some("next_window") => Applies::NextWindow,
@@ -51,6 +51,23 @@ impl Oracle {
             Applies::At(at) => reply["effective_at"] = json!(wire(at)),
         }
         Expected::new(200, reply)
+    }
+
+    /// The versions that somebody may be on.
+    fn held<'v>(&self, versions: &'v [Version]) -> Vec<&'v Version> {
+        let mut held = Vec::new();
+        for version in versions.iter().rev() {
+            match version.applies {
+                Applies::At(at) if at > self.now => continue,
+                Applies::NextWindow if self.now < version.written + 62 * 86_400_000 => held.push(version),
+                _ if version.everyone => {
+                    held.push(version);
+                    break;
+                }
+                _ => held.push(version),
+            }
+        }
+        held
     }
 
     /// `PUT users/{user}`: what is not named stays; a plan acts now.
