@@ -40,3 +40,4 @@ mod vectors;
 mod versions;
 mod waiting;
 mod who;
+mod zones;
