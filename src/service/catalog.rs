@@ -17,6 +17,7 @@ use crate::ledger::{Record, RecordKind, TenantRow};
 
 use super::clock::{TenantClock, WallClock};
 use super::error::ServiceError;
+use super::history::History;
 use super::ingress::Ingress;
 use super::plans::{Applies, Plan, PlanVersion, VersionRecord, VersionTerms, read_audience};
 use super::settings::Settings;
@@ -138,17 +139,33 @@ pub struct PoolEntry {
     pub cells: Vec<CellId>,
     /// The filter of each limit with aliases resolved, in the pool's order.
     pub filters: Vec<Filter>,
+    /// What its buckets ran with before.
+    pub(super) history: History,
     models_version: u32,
 }
 
 impl PoolEntry {
     /// `catalog` gives the models by which aliases in filters are resolved.
-    pub(super) fn new(pool: Pool, version: u32, effective_at: Millis, catalog: &Catalog) -> Self {
+    fn new(pool: Pool, record: &Record, history: History, catalog: &Catalog) -> Self {
+        let (version, effective_at) = (record.version, record.effective_at);
         let limits = || pool.limits.iter().map(|limit| &limit.limit);
         let cells = limits().map(Limit::cell).collect();
         let filters = limits().map(|limit| limit.filter.resolved(&catalog.models)).collect();
         let serves = pool.filter().resolved(&catalog.models);
-        Self { serves, pool, version, effective_at, cells, filters, models_version: catalog.models_version }
+        let models_version = catalog.models_version;
+        Self { serves, pool, version, effective_at, cells, filters, history, models_version }
+    }
+
+    /// What its buckets ran with, up to the version that takes its place.
+    fn history_with_own(&self) -> History {
+        let mut history = self.history.clone();
+        history.add(self.effective_at, self.limits());
+        history
+    }
+
+    /// Its limits with their cells.
+    fn limits(&self) -> impl Iterator<Item = (&Limit, &CellId)> {
+        self.pool.limits.iter().map(|limit| &limit.limit).zip(&self.cells)
     }
 }
 
@@ -193,7 +210,7 @@ impl Catalog {
             new.plans.insert(plan.id.clone(), plan);
         }
         for record in of_kind(RecordKind::Pool) {
-            let entry = new.pool_of(record, before)?;
+            let entry = new.pool_of(record, before, earlier)?;
             new.pools.push(entry);
         }
         new.pools.sort_by(|a, b| a.pool.id.cmp(&b.pool.id));
@@ -209,7 +226,8 @@ impl Catalog {
             let known = match record.kind {
                 RecordKind::Plan => self.plan_named(&record.id).map_or(0, |plan| plan.newest().version),
                 RecordKind::Settings => self.settings_version,
-                RecordKind::Pool | RecordKind::Models | RecordKind::Key => return false,
+                RecordKind::Pool => self.pool_named(&record.id).map_or(0, |entry| entry.version),
+                RecordKind::Models | RecordKind::Key => return false,
             };
             record.version > 1 && known != record.version && known + 1 != record.version
         })
@@ -217,6 +235,10 @@ impl Catalog {
 
     fn plan_named(&self, id: &str) -> Option<&Arc<Plan>> {
         self.plans.values().find(|plan| plan.id.as_str() == id)
+    }
+
+    fn pool_named(&self, id: &str) -> Option<&Arc<PoolEntry>> {
+        self.pools.iter().find(|entry| entry.pool.id.as_str() == id)
     }
 
     fn zones_before(
@@ -293,18 +315,34 @@ impl Catalog {
         Ok(PlanVersion::new(sheet, VersionRecord::of(record, terms), &self.models))
     }
 
-    fn pool_of(&self, record: &Record, before: &Self) -> Result<Arc<PoolEntry>, ServiceError> {
-        let known = before.pools.iter().find(|entry| entry.pool.id.as_str() == record.id);
+    fn pool_of(
+        &self,
+        record: &Record,
+        before: &Self,
+        earlier: &Earlier,
+    ) -> Result<Arc<PoolEntry>, ServiceError> {
+        let known = before.pool_named(&record.id);
         let is_same = |known: &&Arc<PoolEntry>| {
             (known.version, known.models_version) == (record.version, self.models_version)
         };
-        match known.filter(is_same) {
-            Some(known) => Ok(known.clone()),
-            None => {
-                let pool = parse(record, Pool::read)?;
-                Ok(Arc::new(PoolEntry::new(pool, record.version, record.effective_at, self)))
-            }
+        if let Some(known) = known.filter(is_same) {
+            return Ok(known.clone());
         }
+        let history = match known {
+            Some(known) if known.version == record.version => known.history.clone(),
+            Some(known) if known.version + 1 == record.version => known.history_with_own(),
+            _ => {
+                let mut history = History::default();
+                let all = earlier.get(&(RecordKind::Pool, record.id.clone())).into_iter().flatten();
+                let older = all.rev().filter(|older| older.version < record.version && older.body.is_some());
+                for older in older {
+                    let entry = PoolEntry::new(parse(older, Pool::read)?, older, History::default(), self);
+                    history.add(entry.effective_at, entry.limits());
+                }
+                history
+            }
+        };
+        Ok(Arc::new(PoolEntry::new(parse(record, Pool::read)?, record, history, self)))
     }
 
     /// The tenant's zone at an instant, as far back as records go.

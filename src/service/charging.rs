@@ -7,6 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::catalog::{Catalog, PoolEntry};
+use super::figures::without_spans;
 use super::plans::PlanVersion;
 use super::terms::{Holder, Terms};
 use crate::domain::charge::{AccountKey, CellId, Charge, Demand, Figures, MeterCode, TenantRef};
@@ -204,6 +205,8 @@ impl<'a> Subject<'a> {
             let mut charge = self.charge(&source, limit, *cell, account, (meter, demand), true);
             if let Figures::Bucket { since, .. } = &mut charge.figures {
                 *since = entry.effective_at;
+                let steps = entry.history.figures(*cell);
+                charge.earlier = steps.map(|steps| without_spans(Arc::clone(steps), Millis(i64::MIN)));
             }
             if call.bulk {
                 charge.keep = pool.interactive_share.of_rounded_up(charge.figures.ceiling());

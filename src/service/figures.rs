@@ -9,7 +9,11 @@ use smallvec::SmallVec;
 
 use super::calendar::Calendar;
 use super::charging::{Source, Subject};
+<<<<<<< HEAD
 use super::history::{WindowRule, numbers};
+=======
+use super::history::{WindowRule, figures_of};
+>>>>>>> 32655f3 (Zones, users and figures of before by their kinds of fault; pools and orgs keep every step of their figures)
 use super::terms::{REMEMBERED_MS, Terms};
 use crate::domain::charge::{CellId, Earlier, FigureStep, Figures, Span, SpanStep};
 use crate::domain::plan::{Limit, Rule};
@@ -79,7 +83,11 @@ impl<'a> Subject<'a> {
         let mut steps: Vec<FigureStep> = Vec::new();
         for since in self.until_now(instants) {
             let Some(rule) = self.rule_at(source, terms, limit, cell, since) else { continue };
+<<<<<<< HEAD
             let Some((most, refill)) = numbers(&rule) else { continue };
+=======
+            let Some((most, refill)) = figures_of(&rule) else { continue };
+>>>>>>> 32655f3 (Zones, users and figures of before by their kinds of fault; pools and orgs keep every step of their figures)
             if steps.last().is_none_or(|last| (last.most, last.refill) != (most, refill)) {
                 steps.push(FigureStep { most, refill, since });
             }
@@ -180,15 +188,25 @@ impl<'a> Subject<'a> {
         let oldest = self.now.plus_ms(-REMEMBERED_MS);
         let mut steps = Vec::new();
         for at in self.until_now(instants).into_iter().filter(|at| *at > oldest) {
-            let last = Millis(at.0 - 1);
-            let (before, after) =
-                (self.borders_rule(source, limit, cell, last), self.borders_rule(source, limit, cell, at));
-            if before != after {
+            let before = self.borders_rule(source, limit, cell, Millis(at.0 - 1));
+            if before != self.borders_rule(source, limit, cell, at) {
+                let last = if self.was_written(source, at) { at } else { Millis(at.0 - 1) };
                 let span = self.calendar_span(source, before.0, period, before.1, last);
                 steps.push(SpanStep { at: last, span });
             }
         }
         steps.into()
+    }
+
+    /// Whether what holds from an instant was written then, and not before: a
+    /// window that begins at that very instant had begun when it came.
+    fn was_written(&self, source: &Source<'_, 'a>, at: Millis) -> bool {
+        let version = source.own.map(|terms| match terms.is_plain() {
+            true => terms.in_force().plan.version_at(at),
+            false => terms.at(at).version,
+        });
+        self.catalog.zones.iter().any(|(until, _)| *until == at)
+            || version.is_some_and(|version| version.written_at == at)
     }
 
     /// By which zone and anchor a calendar window ran at an instant.
@@ -230,7 +248,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-fn without_spans(steps: Arc<[FigureStep]>, from: Millis) -> Earlier {
+pub(super) fn without_spans(steps: Arc<[FigureStep]>, from: Millis) -> Earlier {
     Earlier { steps, from, spans: Box::default() }
 }
 

@@ -203,6 +203,27 @@ async fn what_a_window_went_beyond_is_told_by_the_limit_of_its_last_instant() {
             t.set_clock("2026-04-02T00:00:00.000Z").await;
             assert_eq!(granted(&t).await, left, "lazy {lazy}, moved {at}");
         }
+        // The same by a version of the plan, written then or at a time.
+        for (at, left) in [(APRIL, 100), ("2026-03-31T23:59:59.999Z", 300)] {
+            for ahead in [false, true] {
+                let t = Tenant::with(Sheet::named("p").mt(1000)).await;
+                give(&t, 300, None).await;
+                t.spend("u", 1200, 0).await;
+                let larger = Sheet::named("p").mt(5000);
+                if ahead {
+                    t.put_plan(&larger.clone().field("applies", json!(at)).json()).await.ok();
+                }
+                t.set_clock(at).await;
+                if !ahead {
+                    t.put_plan(&larger.json()).await.ok();
+                }
+                if !lazy {
+                    t.spend("u", 1, 0).await;
+                }
+                t.set_clock("2026-04-02T00:00:00.000Z").await;
+                assert_eq!(granted(&t).await, left, "lazy {lazy}, ahead {ahead}, larger {at}");
+            }
+        }
         // The same by an override that ends.
         for (at, left) in [(APRIL, 300), ("2026-03-31T23:59:59.999Z", 100)] {
             let t = Tenant::with(Sheet::named("p").mt(1000)).await;

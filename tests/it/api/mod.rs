@@ -36,6 +36,7 @@ mod slots;
 mod stream;
 mod trials;
 mod usage;
+mod users;
 mod vectors;
 mod versions;
 mod waiting;

@@ -268,3 +268,29 @@ async fn an_orgs_own_bucket_refills_by_its_own_figures() {
         );
     }
 }
+
+#[tokio::test]
+async fn versions_of_an_orgs_sheet_each_ran_for_as_long_as_they_held() {
+    let bucket = |rate: u64| Sheet::named("own").ob(10_000, rate).but("scope", json!("org"));
+    for eager in [false, true] {
+        let t = Tenant::with(Sheet::named("p").dr(1000)).await;
+        t.put_plan(&bucket(60).json()).await.ok();
+        t.put_org("acme", json!({"plan": "own"})).await.ok();
+        members(&t, "acme", &["u"]).await;
+        t.spend("u", 0, 5000).await;
+        for rate in [600, 1200, 6000] {
+            t.pass(10_000).await;
+            if eager {
+                t.ask("u", 0, 0).await.ok();
+            }
+            t.put_plan(&bucket(rate).json()).await.ok();
+        }
+        t.pass(1000).await;
+        // 10 s at 1, 10 s at 10, 10 s at 20 and 1 s at 100 a second.
+        assert_eq!(
+            t.remaining("u", "output_tokens_per_minute").await,
+            5000 + 10 + 100 + 200 + 100,
+            "{eager}"
+        );
+    }
+}

@@ -198,3 +198,24 @@ async fn an_extend_of_a_bulk_call_leaves_the_share_as_its_check_did() {
     assert_has(&refused.body["violations"][0], &json!({"requested": 6, "would_fit": 5}));
     t.extend(&hold, json!({"add_output_tokens": 5})).await.ok();
 }
+
+#[tokio::test]
+async fn a_pools_bucket_ran_by_each_version_for_as_long_as_it_held() {
+    for eager in [false, true] {
+        let t = Tenant::with(Sheet::new()).await;
+        let pool = |capacity: u64, rate: u64| PoolSheet::new("default", &["*"]).output_tokens(capacity, rate);
+        t.pool(&pool(10_000, 60)).await;
+        t.spend("u", 0, 5000).await;
+        for (capacity, rate) in [(10_000, 600), (20_000, 1200), (10_000, 6000)] {
+            t.pass(10_000).await;
+            if eager {
+                t.ask("u", 0, 0).await.ok();
+            }
+            t.pool(&pool(capacity, rate)).await;
+        }
+        t.pass(1000).await;
+        // 10 s at 1, 10 s at 10, 10 s at 20 and 1 s at 100 a second.
+        let row = t.ask("u", 0, 0).await.row("pool_output");
+        assert_eq!(row["remaining"], 5000 + 10 + 100 + 200 + 100, "eager {eager}: {row}");
+    }
+}

@@ -225,6 +225,24 @@ async fn where_nothing_was_ever_taken_the_new_rule_holds_at_once() {
     }
 }
 
+/// The tenant's clock stands at the border: the window that begins there has begun.
+#[tokio::test]
+async fn a_change_at_the_very_border_is_one_of_the_window_that_begins_there() {
+    for says in [Says::User, Says::Org, Says::Tenant, Says::Limit, Says::Plan] {
+        let t = start(says, "day", "2026-03-10T10:00:00.000Z").await;
+        t.set_clock("2026-03-11T00:00:00.000Z").await;
+        t.ask("u", 0, 0).await.ok();
+        change(&t, says, "day", 1).await;
+        for user in ["u", "lazy"] {
+            assert_eq!(t.left(user, "w").await["resets_at"], "2026-03-12T00:00:00.000Z", "{says:?}, {user}");
+        }
+        t.set_clock("2026-03-12T00:00:00.000Z").await;
+        for user in ["u", "lazy"] {
+            assert_eq!(t.left(user, "w").await["resets_at"], "2026-03-13T15:00:00.000Z", "{says:?}, {user}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn going_to_another_zone_and_back_gives_no_day_twice() {
     let t = Tenant::at("UTC", "2026-03-10T10:00:00.000Z").await;
