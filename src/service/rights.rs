@@ -231,7 +231,7 @@ impl Registry {
     ) -> Result<Arc<Profile>, ServiceError> {
         let catalog = tenant.catalog();
         let change = |user: &mut User| {
-            let limits = limits_of_user(&catalog, user);
+            let limits = limits_of_user(&catalog, user, tenant.now());
             put.apply(user.rights.get_or_insert_default(), &limits, tenant.now(), by)
         };
         let (profile, ()) = self.change_user(tenant, (id, None), expected, by, put.reason(), change).await?;
@@ -247,7 +247,7 @@ impl Registry {
     ) -> Result<Granting, ServiceError> {
         let catalog = tenant.catalog();
         let change = |user: &mut User| {
-            let limits = limits_of_user(&catalog, user);
+            let limits = limits_of_user(&catalog, user, tenant.now());
             post.apply(user.rights.get_or_insert_default(), &limits, tenant.now(), by)
         };
         let (_, granting) = self.change_user(tenant, (id, None), None, by, post.reason(), change).await?;
@@ -264,7 +264,7 @@ impl Registry {
     ) -> Result<Arc<OrgProfile>, ServiceError> {
         let catalog = tenant.catalog();
         let change = |org: &mut Org| {
-            let limits = limits_of_org(&catalog, org.plan.as_ref());
+            let limits = limits_of_org(&catalog, org.plan.as_ref(), tenant.now());
             put.apply(org.rights.get_or_insert_default(), &limits, tenant.now(), by)
         };
         let (profile, ()) = self.change_org(tenant, id, expected, by, put.reason(), change).await?;
@@ -280,7 +280,7 @@ impl Registry {
     ) -> Result<Granting, ServiceError> {
         let catalog = tenant.catalog();
         let change = |org: &mut Org| {
-            let limits = limits_of_org(&catalog, org.plan.as_ref());
+            let limits = limits_of_org(&catalog, org.plan.as_ref(), tenant.now());
             post.apply(org.rights.get_or_insert_default(), &limits, tenant.now(), by)
         };
         let (_, granting) = self.change_org(tenant, id, None, by, post.reason(), change).await?;
@@ -289,16 +289,16 @@ impl Registry {
 }
 
 /// The limits that a user has, or is to have.
-fn limits_of_user<'c>(catalog: &'c Catalog, user: &User) -> Vec<&'c Limit> {
+fn limits_of_user<'c>(catalog: &'c Catalog, user: &User, now: Millis) -> Vec<&'c Limit> {
     let to_come = user.rights.iter().flat_map(|rights| &rights.schedule).map(|to_come| &to_come.plan);
     let plans = std::iter::once(&user.plan).chain(to_come);
-    let versions = plans.filter_map(|plan| catalog.plan(plan)).flat_map(|plan| plan.versions());
+    let versions = plans.filter_map(|plan| catalog.plan(plan)).flat_map(|plan| plan.live_at(now));
     versions.flat_map(|version| &version.sheet.limits).filter(|limit| limit.scope == Scope::User).collect()
 }
 
 /// The limits that an org has: of its own sheet, else of any caller's.
-fn limits_of_org<'c>(catalog: &'c Catalog, plan: Option<&Name>) -> Vec<&'c Limit> {
+fn limits_of_org<'c>(catalog: &'c Catalog, plan: Option<&Name>, now: Millis) -> Vec<&'c Limit> {
     let plans = catalog.plans.values().filter(|known| plan.is_none_or(|plan| known.id == *plan));
-    let versions = plans.flat_map(|plan| plan.versions());
+    let versions = plans.flat_map(|plan| plan.live_at(now));
     versions.flat_map(|version| &version.sheet.limits).filter(|limit| limit.scope == Scope::Org).collect()
 }
