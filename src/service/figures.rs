@@ -9,11 +9,7 @@ use smallvec::SmallVec;
 
 use super::calendar::Calendar;
 use super::charging::{Source, Subject};
-<<<<<<< HEAD
 use super::history::{WindowRule, numbers};
-=======
-use super::history::{WindowRule, figures_of};
->>>>>>> 32655f3 (Zones, users and figures of before by their kinds of fault; pools and orgs keep every step of their figures)
 use super::terms::{REMEMBERED_MS, Terms};
 use crate::domain::charge::{CellId, Earlier, FigureStep, Figures, Span, SpanStep};
 use crate::domain::plan::{Limit, Rule};
@@ -83,11 +79,7 @@ impl<'a> Subject<'a> {
         let mut steps: Vec<FigureStep> = Vec::new();
         for since in self.until_now(instants) {
             let Some(rule) = self.rule_at(source, terms, limit, cell, since) else { continue };
-<<<<<<< HEAD
             let Some((most, refill)) = numbers(&rule) else { continue };
-=======
-            let Some((most, refill)) = figures_of(&rule) else { continue };
->>>>>>> 32655f3 (Zones, users and figures of before by their kinds of fault; pools and orgs keep every step of their figures)
             if steps.last().is_none_or(|last| (last.most, last.refill) != (most, refill)) {
                 steps.push(FigureStep { most, refill, since });
             }

@@ -52,15 +52,6 @@ impl WindowRule {
     }
 }
 
-/// Of a bucket or a window: the most it gives, and its refill per minute.
-pub(super) fn figures_of(rule: &Rule) -> Option<(u64, u64)> {
-    match *rule {
-        Rule::Bucket { capacity, refill_per_minute, .. } => Some((capacity, refill_per_minute)),
-        Rule::Window { limit, .. } => Some((limit, 0)),
-        Rule::Slots { .. } | Rule::Rolling { .. } => None,
-    }
-}
-
 impl History {
     /// `versions` ascend. A cell that a version leaves out goes on as it was,
     /// so that version adds no step.
@@ -69,19 +60,11 @@ impl History {
         let mut rules: HashMap<CellId, WindowRule> = HashMap::new();
         for (index, version) in versions.iter().enumerate() {
             let since = version.takes_hold_at();
-<<<<<<< HEAD
-            for (limit, cell) in version.sheet.limits.iter().zip(&version.cells) {
-                if let Some((most, refill)) = numbers(&limit.rule).filter(|_| index + 1 < versions.len()) {
-                    steps.entry(*cell).or_default().push(FigureStep { most, refill, since });
-                }
-=======
-            let own = |(limit, _): &(&Limit, &CellId)| matches!(limit.scope, Scope::User | Scope::Org);
             let limits = version.sheet.limits.iter().zip(&version.cells);
             if index + 1 < versions.len() {
-                history.add(since, limits.clone().filter(own));
+                history.add(since, limits.clone());
             }
             for (limit, cell) in limits {
->>>>>>> 32655f3 (Zones, users and figures of before by their kinds of fault; pools and orgs keep every step of their figures)
                 let Some(rule) = WindowRule::of(limit) else { continue };
                 if let Some(before) = rules.insert(*cell, rule.clone()).filter(|before| *before != rule) {
                     history.windows.entry(*cell).or_default().push((since, before));
@@ -91,12 +74,10 @@ impl History {
         history
     }
 
-<<<<<<< HEAD
-=======
     /// Adds the figures of a version that another one took the place of.
     pub(super) fn add<'l>(&mut self, since: Millis, limits: impl Iterator<Item = (&'l Limit, &'l CellId)>) {
         for (limit, cell) in limits {
-            let Some((most, refill)) = figures_of(&limit.rule) else { continue };
+            let Some((most, refill)) = numbers(&limit.rule) else { continue };
             let steps = self.figures.entry(*cell).or_default();
             if steps.last().is_some_and(|last| (last.most, last.refill) == (most, refill)) {
                 continue;
@@ -106,7 +87,6 @@ impl History {
         }
     }
 
->>>>>>> 32655f3 (Zones, users and figures of before by their kinds of fault; pools and orgs keep every step of their figures)
     /// The figures of a bucket or window before the newest version, oldest first.
     pub(super) fn figures(&self, cell: CellId) -> Option<&Arc<[FigureStep]>> {
         self.figures.get(&cell)
