@@ -242,18 +242,6 @@ async fn what_a_window_went_beyond_is_told_by_the_limit_of_its_last_instant() {
 }
 
 #[tokio::test]
-async fn a_limit_that_is_away_when_its_window_ends_pays_by_the_last_it_had() {
-    let t = Tenant::with(Sheet::named("p").mt(1000)).await;
-    t.put_plan(&Sheet::named("bare").json()).await.ok();
-    give(&t, 300, None).await;
-    t.spend("u", 1200, 0).await;
-    t.set_plan("u", "bare").await.ok();
-    t.set_clock("2026-04-10T00:00:00.000Z").await;
-    t.set_plan("u", "p").await.ok();
-    assert_eq!(granted(&t).await, 100);
-}
-
-#[tokio::test]
 async fn grants_count_in_what_can_ever_be_given_and_in_warnings() {
     let t = Tenant::with(Sheet::new().mt(1000).but("warn_at", json!([0.8, 0.95]))).await;
     t.ask("u", 1001, 0).await.refused(413, "exceeds_capacity");
