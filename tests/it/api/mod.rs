@@ -24,6 +24,7 @@ mod overrides;
 mod paying;
 mod plans;
 mod pools;
+mod preconditions;
 mod probes;
 mod reads;
 mod records;

@@ -4,5 +4,6 @@ mod deletion;
 mod kill;
 mod parallel;
 pub mod process;
+mod rights;
 mod stop;
 mod store;
