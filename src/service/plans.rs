@@ -209,23 +209,26 @@ impl Plan {
     }
 
     /// The versions that hold at `now` for somebody, or would if there were
-    /// anybody: those who were there before one that waits, or is for new users
-    /// alone, are on one before it.
-    pub(super) fn held_at(&self, now: Millis) -> impl Iterator<Item = &Arc<PlanVersion>> {
-        let come = self.versions.iter().rev().filter(move |version| match version.terms.applies {
-            Applies::At(at) => at <= now,
-            Applies::Now | Applies::NextWindow => true,
-        });
-        let mut is_last = false;
-        come.take_while(move |version| {
-            let waited = match version.terms.applies {
-                Applies::NextWindow => version.written_at.plus_ms(LONGEST_MONTH_MS) <= now,
-                Applies::Now | Applies::At(_) => true,
-            };
-            let was_last = is_last;
-            is_last |= version.terms.to == Audience::Everyone && waited;
-            !was_last
-        })
+    /// anybody, newest first: those who were there before one that waits, or is
+    /// for new users alone, are on one before it.
+    pub(super) fn held_at(&self, now: Millis) -> SmallVec<[&Arc<PlanVersion>; 2]> {
+        let mut held = SmallVec::new();
+        // What was still to come when another was written for everyone never comes.
+        let mut last = now;
+        for version in self.versions.iter().rev() {
+            if matches!(version.terms.applies, Applies::At(at) if at > last) {
+                continue;
+            }
+            held.push(version);
+            if version.terms.to == Audience::Everyone {
+                let waits_until = version.written_at.plus_ms(LONGEST_MONTH_MS);
+                if version.terms.applies != Applies::NextWindow || waits_until <= now {
+                    break;
+                }
+                last = last.min(version.written_at);
+            }
+        }
+        held
     }
 
     /// The versions that hold for somebody at `now`, and those to come.

@@ -152,6 +152,13 @@ async fn a_version_is_compared_with_those_that_hold_for_somebody() {
     let at = "2026-03-20T00:00:00.000Z";
     put(&t, Sheet::named("p").mt(5000).field("applies", json!(at)).json()).await;
     assert_eq!(put(&t, Sheet::named("p").mt(2000).json()).await["applies"], "now");
+    // One whose time comes while a newer one waits never came.
+    put(&t, Sheet::named("p").mt(9000).field("applies", json!("2026-03-11T00:00:00Z")).json()).await;
+    assert_eq!(put(&t, Sheet::named("p").mt(1500).json()).await["applies"], "next_window");
+    t.set_clock("2026-03-12T00:00:00.000Z").await;
+    assert_eq!(version(&t, "u").await.0, 6);
+    assert_eq!(put(&t, Sheet::named("p").mt(1800).json()).await["applies"], "next_window");
+    assert_eq!(put(&t, Sheet::named("p").mt(2500).json()).await["applies"], "now");
     // Once the months have ended, nobody is on the one before.
     put(&t, Sheet::named("p").mt(100).json()).await;
     t.set_clock("2026-06-01T00:00:00.000Z").await;
@@ -320,4 +327,73 @@ async fn every_version_is_kept_with_its_terms_and_only_the_one_meant_is_replaced
         assert_eq!(refused.body["errors"][0]["pointer"], format!("/{name}"));
     }
     assert_eq!(t.get(path).await.ok()["version"], 4);
+}
+
+/// The tenant's default plan is for those it does not know yet; who came is on the plan of then.
+#[tokio::test]
+async fn another_default_plan_is_for_those_to_come() {
+    let t = Tenant::with(Sheet::named("p").mt(1000)).await;
+    t.put_plan(&Sheet::named("q").mt(50).json()).await.ok();
+    t.ask("u", 1, 0).await.ok();
+    t.put_user("v", json!({"verified": true})).await.ok();
+    t.put_settings(json!({"default_plan": "q"})).await.ok();
+    for (user, plan) in [("u", "p"), ("v", "p"), ("new", "q")] {
+        assert_eq!(t.quota(user).await.ok()["plan"]["id"], plan, "{user}");
+        assert_eq!(t.ask(user, 1, 0).await.ok()["plan"]["id"], plan, "{user}");
+    }
+}
+
+/// More of a call in flight is asked of what holds then, and its caps are those it began with.
+#[tokio::test]
+async fn an_extend_is_asked_of_the_numbers_of_now() {
+    let sheet = |limit: u64| Sheet::named("p").mt(limit).output(200);
+    for change in ["a version", "a plan", "an override", "a grant"] {
+        let t = Tenant::with(sheet(300)).await;
+        let hold = t.ask("u", 100, 100).await.hold_id();
+        let more = json!({"lease_seconds": 600, "add_output_tokens": 101});
+        t.extend(&hold, more).await.refused(413, "output_too_large");
+        t.spend("u", 50, 0).await;
+        let more = json!({"lease_seconds": 600, "add_output_tokens": 100});
+        t.extend(&hold, more.clone()).await.refused(429, "monthly_quota_exhausted");
+        match change {
+            "a version" => drop(t.put_plan(&sheet(350).json()).await.ok()),
+            "a plan" => {
+                t.put_plan(&Sheet::named("q").mt(350).output(1).json()).await.ok();
+                drop(t.set_plan("u", "q").await.ok());
+            }
+            "an override" => {
+                let numbers = json!({"overrides": {"tokens_per_month": {"limit": 350}}});
+                drop(t.put_overrides("users/u", numbers).await.ok());
+            }
+            _ => drop(t.give("users/u", json!({"limit": "tokens_per_month", "amount": 50})).await.ok()),
+        }
+        t.extend(&hold, more.clone()).await.ok();
+        assert_has(&t.left("u", "tokens_per_month").await, &json!({"used": 50, "held": 300, "remaining": 0}));
+        t.extend(&hold, json!({"add_output_tokens": 1})).await.refused(413, "output_too_large");
+        t.finish(&hold, 100, 150).await.ok();
+        assert_has(&t.left("u", "tokens_per_month").await, &json!({"used": 300, "held": 0}));
+    }
+    // A limit that is gone is charged and not asked.
+    let t = Tenant::with(Sheet::named("p").mt(300)).await;
+    t.put_plan(&Sheet::named("bare").json()).await.ok();
+    let hold = t.ask("u", 100, 100).await.hold_id();
+    t.set_plan("u", "bare").await.ok();
+    t.extend(&hold, json!({"add_output_tokens": 500})).await.ok();
+    t.set_plan("u", "p").await.ok();
+    assert_has(&t.left("u", "tokens_per_month").await, &json!({"held": 700, "over_by": 400}));
+}
+
+/// What a call counts and costs is told by the version that it began with.
+#[tokio::test]
+async fn a_call_is_weighed_by_the_version_it_began_with() {
+    let sheet = |weight: f64| Sheet::named("p").mt(100_000).field("cache_read_weight", json!(weight));
+    let t = Tenant::with(sheet(0.1)).await;
+    let hold = t.ask("u", 1000, 0).await.hold_id();
+    for n in 0..40 {
+        t.put_plan(&sheet(if n % 2 == 0 { 1.0 } else { 0.5 }).json()).await.ok();
+    }
+    let body = json!({"input_tokens": 1000, "output_tokens": 0, "cache_read_tokens": 1000});
+    let settled = t.settle(&hold, body).await.ok();
+    assert_eq!(settled["hold"]["counted"]["input_tokens"], 100);
+    assert_has(&t.left("u", "tokens_per_month").await, &json!({"used": 100}));
 }

@@ -186,3 +186,35 @@ async fn every_step_of_plans_pools_and_zones_is_known_after_a_kill() {
     // The day that ran ends as it began.
     assert_has(&check.row("requests_per_day"), &json!({"used": 1, "resets_at": "2026-03-11T00:00:00.000Z"}));
 }
+
+#[tokio::test]
+async fn every_spelling_of_a_user_is_a_user_of_its_own_after_a_kill() {
+    let kept = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a data directory");
+    let mut life = Life::begin(kept.path());
+    life.client.put_clock("2026-03-10T12:00:00.000Z").await.ok();
+    life.client.put_plan(&Sheet::named("p").dr(1).json()).await.ok();
+    life.client.put_settings(json!({"default_plan": "p"})).await.ok();
+    let users = [
+        "Alice@X.com",
+        "alice@x.com",
+        "Jos\u{e9}",
+        "Jose\u{301}",
+        "bob",
+        "BOB",
+        "a b",
+        "a%2Fb",
+        "a/b",
+        "日本",
+    ];
+    for user in users {
+        life.client.check(json!({"user": user})).await.ok();
+    }
+    life.kill();
+    for user in users {
+        life.client.check(json!({"user": user})).await.refused(429, "daily_quota_exhausted");
+        assert_eq!(life.left(user, "requests_per_day").await["used"], 1, "{user}");
+    }
+    life.client.check(json!({"user": "Bob"})).await.ok();
+    let list = life.client.get("/v1/admin/users").await.ok();
+    assert_eq!(list["data"].as_array().map(Vec::len), Some(users.len() + 1), "{list}");
+}

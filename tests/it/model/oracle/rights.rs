@@ -56,10 +56,15 @@ impl Oracle {
     /// The versions that somebody may be on.
     fn held<'v>(&self, versions: &'v [Version]) -> Vec<&'v Version> {
         let mut held = Vec::new();
+        // A time that is later than a newer version for everyone never comes.
+        let mut newer = self.now;
         for version in versions.iter().rev() {
             match version.applies {
-                Applies::At(at) if at > self.now => continue,
-                Applies::NextWindow if self.now < version.written + 62 * 86_400_000 => held.push(version),
+                Applies::At(at) if at > newer => continue,
+                Applies::NextWindow if self.now < version.written + 62 * 86_400_000 => {
+                    held.push(version);
+                    newer = if version.everyone { version.written.min(newer) } else { newer };
+                }
                 _ if version.everyone => {
                     held.push(version);
                     break;
