@@ -138,6 +138,11 @@ impl Pattern {
         };
         let key = AccountKey { tenant: hold.tenant, scope: Scope::User, owner: user.shared() };
         let accounts = vec![(key, Arc::clone(&self.account))];
-        Ok(Change { hold: Some(Arc::new(hold)), usage: Some(self.usage.clone()), accounts })
+        Ok(Change {
+            hold: Some(Arc::new(hold)),
+            usage: Some(self.usage.clone()),
+            accounts,
+            moved: Vec::new(),
+        })
     }
 }

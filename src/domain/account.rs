@@ -112,6 +112,24 @@ impl Account {
         self.open.last_key_value().is_none_or(|((end, _), _)| *end <= now)
     }
 
+    /// Whether it is as if it had never been.
+    pub fn is_blank(&self) -> bool {
+        self.cells.is_empty() && self.open.is_empty() && self.spent == Spent::default()
+    }
+
+    /// When it is at rest if nothing else happens: its leases and windows are
+    /// over and its buckets full, so that a new one would decide the same.
+    /// `None`: never.
+    pub fn at_rest(&self) -> Option<Millis> {
+        let lease_end = self.open.last_key_value().map_or(Millis(0), |((end, _), _)| *end);
+        let cell_end = |(place, entry): (usize, &Place)| match &entry.cell {
+            Cell::Window(window) => window.at_rest(),
+            Cell::Bucket(bucket) => bucket.at_rest(self.lease_ends(place, bucket.at())),
+            Cell::Slots(_) => Some(Millis(0)),
+        };
+        self.cells.iter().enumerate().try_fold(lease_end, |latest, cell| Some(cell_end(cell)?.max(latest)))
+    }
+
     /// When the next lease ends after `now`.
     pub fn next_lease_end(&self, now: Millis) -> Option<Millis> {
         use std::ops::Bound::{Excluded, Unbounded};

@@ -51,6 +51,8 @@ pub(super) struct Entry {
 #[derive(Default)]
 pub(super) struct State {
     pub loaded: bool,
+    /// What was in here goes by another name.
+    pub moved: bool,
     pub account: Account,
     /// Unfinished holds, and finished ones until that is on record (a user's
     /// account only).
@@ -68,6 +70,11 @@ pub(super) struct Pins(pub(super) SmallVec<[Arc<Entry>; 2]>);
 pub(super) type Guards<'a> = SmallVec<[MutexGuard<'a, State>; 3]>;
 
 impl State {
+    /// Whether there is nothing in it.
+    pub fn is_blank(&self) -> bool {
+        self.account.is_blank() && self.holds.is_empty() && self.requests.is_empty()
+    }
+
     /// The hold that a request id stands for.
     pub fn request(&mut self, digest: u64, now: Millis) -> Option<HoldId> {
         let (hold, finished) = *self.requests.get(&digest)?;

@@ -16,25 +16,27 @@ use smallvec::SmallVec;
 use super::entry::{AsIsMap, Entry, Guards, Pins, State};
 use super::outbox::Outbox;
 use super::{
-    Change, Engine, EngineError, Extend, Extended, Finish, Finished, Loaded, Missing, Reply, Step, Take,
-    Taken, Ticket, finishing,
+    Change, Engine, EngineError, Extend, Extended, Finish, Finished, Loaded, Missing, Moved, Reply, Rest,
+    Step, Take, Taken, Ticket, finishing,
 };
 use crate::domain::account::Account;
 use crate::domain::charge::{AccountKey, Charge, TenantRef};
 use crate::domain::hold::{Hold, Stage};
-use crate::domain::ids::HoldId;
+use crate::domain::ids::{HoldId, UserId};
 use crate::domain::plan::{Enforce, Scope};
 use crate::domain::step::{self, Ask, Probe, Projections, Shortfalls, Standings, Verdict};
 use crate::domain::time::Millis;
 
 const SHARDS: usize = 256;
+/// How often a hold is looked for whose account moves meanwhile.
+const LOOKS: usize = 4;
 
 /// See the module's text.
 pub struct MemoryEngine {
     shards: Vec<Mutex<HashMap<AccountKey, Arc<Entry>, ahash::RandomState>>>,
     hasher: ahash::RandomState,
     owners: Vec<Mutex<AsIsMap<HoldId, Arc<Entry>>>>,
-    outbox: Outbox,
+    pub(super) outbox: Outbox,
     sweeps: AtomicU32,
     /// More accounts than this are not kept once they are idle.
     max_accounts: usize,
@@ -60,12 +62,12 @@ impl MemoryEngine {
         &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
     }
 
-    fn owner_shard(&self, id: HoldId) -> &Mutex<AsIsMap<HoldId, Arc<Entry>>> {
+    pub(super) fn owner_shard(&self, id: HoldId) -> &Mutex<AsIsMap<HoldId, Arc<Entry>>> {
         &self.owners[(id.0 as usize) % SHARDS]
     }
 
     /// Finds or makes the entries of `keys`.
-    fn pin(&self, keys: &[AccountKey]) -> Pins {
+    pub(super) fn pin(&self, keys: &[AccountKey]) -> Pins {
         let sweep = self.sweeps.load(Ordering::Relaxed);
         let pin = |key: &AccountKey| {
             let mut shard = self.shard(key).lock();
@@ -94,6 +96,9 @@ impl MemoryEngine {
         }
         let pins = self.pin(keys);
         let mut guards: Guards<'_> = pins.0.iter().map(|entry| entry.state.lock()).collect();
+        if guards.iter().any(|state| state.moved) {
+            return Err(EngineError::Moved);
+        }
         if guards.iter().any(|state| !state.loaded) {
             let absent = guards.iter().zip(&pins.0).filter(|(state, _)| !state.loaded);
             let pinned: SmallVec<_> = absent.map(|(_, entry)| Arc::clone(entry)).collect();
@@ -118,7 +123,8 @@ impl MemoryEngine {
         };
         let accounts = pins.0.iter().zip(guards.iter()).map(packed).collect();
         let (done, ticket) = tokio::sync::oneshot::channel();
-        let change = Change { hold: hold.cloned(), before, accounts, pins: pins.clone(), done: Some(done) };
+        let (hold, moved) = (hold.cloned(), Vec::new());
+        let change = Change { hold, before, accounts, moved, pins: pins.clone(), done: Some(done) };
         if self.outbox.push(change) {
             return Ok(Ticket(ticket));
         }
@@ -128,7 +134,7 @@ impl MemoryEngine {
         Err(EngineError::Unavailable)
     }
 
-    fn forget(&self, state: &mut State, _entry: &Entry) {
+    pub(super) fn forget(&self, state: &mut State, _entry: &Entry) {
         for id in state.holds.keys() {
             self.owner_shard(*id).lock().remove(id);
         }
@@ -356,11 +362,18 @@ impl Engine for MemoryEngine {
     }
 
     fn hold(&self, tenant: TenantRef, id: HoldId) -> Option<Arc<Hold>> {
-        let entry = self.owner_shard(id).lock().get(&id).map(Arc::clone)?;
-        if entry.key.tenant != tenant {
-            return None;
+        // Its account may move between the two looks.
+        for _ in 0..LOOKS {
+            let entry = self.owner_shard(id).lock().get(&id).map(Arc::clone)?;
+            if entry.key.tenant != tenant {
+                return None;
+            }
+            let state = entry.state.lock();
+            if !state.moved {
+                return state.holds.get(&id).cloned();
+            }
         }
-        entry.state.lock().holds.get(&id).cloned()
+        None
     }
 
     fn request<'a>(&'a self, user: &'a AccountKey, digest: u64, now: Millis) -> Reply<'a, Option<HoldId>> {
@@ -395,6 +408,9 @@ impl Engine for MemoryEngine {
             {
                 self.retire(entry, hold);
             }
+            if let Some(to) = change.pins.0.last() {
+                change.moved.iter().filter(|hold| hold.is_finished()).for_each(|hold| self.retire(to, hold));
+            }
             if let Some(done) = change.done.take() {
                 let _ = done.send(true);
             }
@@ -414,12 +430,41 @@ impl Engine for MemoryEngine {
         self.outbox.accept_again();
     }
 
+    fn move_account<'a>(
+        &'a self,
+        tenant: TenantRef,
+        from: &'a UserId,
+        to: &'a UserId,
+        now: Millis,
+    ) -> Reply<'a, Moved> {
+        std::future::ready(self.move_now(tenant, from, to, now)).boxed()
+    }
+
+    fn reopen(&self, key: &AccountKey) {
+        let entry = self.shard(key).lock().get(key).map(Arc::clone);
+        let Some(entry) = entry else { return };
+        let mut state = entry.state.lock();
+        if state.moved {
+            // Read anew: the ledger may have come to know it since.
+            *state = State::default();
+        }
+    }
+
+    fn rest<'a>(&'a self, key: &'a AccountKey, now: Millis) -> Reply<'a, Rest> {
+        let rest = self.with(std::slice::from_ref(key), now, |_, guards, _| {
+            let unfinished = guards[0].holds.values().any(|hold| !hold.is_finished());
+            Ok(Rest { at: guards[0].account.at_rest(), unfinished })
+        });
+        std::future::ready(rest).boxed()
+    }
+
     fn barrier(&self) -> Ticket {
         let (done, ticket) = tokio::sync::oneshot::channel();
         let change = Change {
             hold: None,
             before: None,
             accounts: SmallVec::new(),
+            moved: Vec::new(),
             pins: Pins::default(),
             done: Some(done),
         };
@@ -450,6 +495,8 @@ impl Engine for MemoryEngine {
         for shard in &self.shards {
             let mut dropped = 0;
             shard.lock().retain(|_, entry| {
+                // What has moved away stays long enough for everybody to notice.
+                let crowded = crowded && !entry.state.try_lock().is_none_or(|state| state.moved);
                 let idle = crowded || sweep.wrapping_sub(entry.used_in.load(Ordering::Relaxed)) >= 2;
                 let drop = idle && self.may_drop(entry, now);
                 dropped += usize::from(drop);

@@ -3,6 +3,7 @@
 mod entry;
 mod finishing;
 mod memory;
+mod moving;
 mod outbox;
 mod promises;
 
@@ -15,7 +16,7 @@ use tokio::sync::oneshot;
 use crate::domain::account::Account;
 use crate::domain::charge::{AccountKey, Charge, Demand, TenantRef};
 use crate::domain::hold::{FinishedBy, Hold, ReleaseReason, RequestMark, Settlement};
-use crate::domain::ids::HoldId;
+use crate::domain::ids::{HoldId, UserId};
 use crate::domain::plan::Scope;
 use crate::domain::step::{Ask, Probe, Shortfalls, Standings};
 use crate::domain::taking::Taking;
@@ -34,6 +35,10 @@ pub enum EngineError {
     /// More changes wait to be recorded than memory should hold.
     #[error("too many changes wait to be recorded")]
     Overloaded,
+    /// A user's account goes by another name by now: whoever asked looks again
+    /// whose it is. Nothing was taken.
+    #[error("the account goes by another name")]
+    Moved,
 }
 
 /// Applies one operation wholly or not at all.
@@ -58,6 +63,21 @@ pub trait Engine: Send + Sync + 'static {
         charges: &'a [Charge],
         now: Millis,
     ) -> Reply<'a, Option<Ticket>>;
+    /// Moves everything of a user's account to another name: cells, holds and
+    /// request ids, in one change. From then on operations on `from` are
+    /// answered [`EngineError::Moved`]. Where there is nothing to move, only
+    /// that is noted.
+    fn move_account<'a>(
+        &'a self,
+        tenant: TenantRef,
+        from: &'a UserId,
+        to: &'a UserId,
+        now: Millis,
+    ) -> Reply<'a, Moved>;
+    /// Nobody's account has moved away from this name (any more).
+    fn reopen(&self, key: &AccountKey);
+    /// When an account will be at rest, and whether holds of it are unfinished.
+    fn rest<'a>(&'a self, key: &'a AccountKey, now: Millis) -> Reply<'a, Rest>;
     /// Shows an account's limits; `None` when the engine does not know it.
     fn probe(&self, key: &AccountKey, charges: &[Charge], now: Millis) -> Option<Vec<Probe>>;
     /// When the next lease of an account ends; `None` when none runs, or the
@@ -241,6 +261,20 @@ pub enum Extended {
     NotOpen,
 }
 
+pub enum Moved {
+    Done(Ticket),
+    /// The other name has an account that still counts.
+    Occupied,
+}
+
+/// See [`Engine::rest`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rest {
+    /// `None`: never.
+    pub at: Option<Millis>,
+    pub unfinished: bool,
+}
+
 /// One step to be recorded.
 pub struct Change {
     /// `None` for a barrier, and for a step that is about accounts alone.
@@ -248,7 +282,10 @@ pub struct Change {
     /// The hold before the step, if it existed.
     pub before: Option<Arc<Hold>>,
     /// Packed state of every account touched.
+    /// No bytes: the account is no more.
     pub accounts: SmallVec<[(AccountKey, Arc<[u8]>); 2]>,
+    /// Holds that have another user from now on.
+    pub moved: Vec<Arc<Hold>>,
     pins: entry::Pins,
     done: Option<oneshot::Sender<bool>>,
 }

@@ -25,7 +25,7 @@ use super::{check, health, holds, problem, quota, usage};
         usage::record,
         quota::of_user, quota::of_me, quota::stream,
         plans::all, plans::get, plans::put, plans::versions,
-        users::all, users::get, users::put, users::change_plan, users::put_overrides, users::grant,
+        users::all, users::get, users::put, users::erase, users::change_plan, users::put_overrides, users::grant,
         orgs::get, orgs::put, orgs::quota, orgs::put_overrides, orgs::grant,
         records::user_ledger, records::audit, records::decisions,
         doubts::all, doubts::resolve, doubts::resolve_all,

@@ -80,6 +80,7 @@ pub static ROUTES: &[Route] = &[
     route!(GET "/v1/admin/users", READ, users::all),
     route!(GET "/v1/admin/users/{user}", READ, users::get),
     route!(PUT "/v1/admin/users/{user}", WRITE, users::put),
+    route!(DELETE "/v1/admin/users/{user}", WRITE, users::erase),
     route!(POST "/v1/admin/users/{user}/plan", WRITE, users::change_plan),
     route!(GET "/v1/admin/users/{user}/ledger", READ, records::user_ledger),
     route!(GET "/v1/admin/audit", READ, records::audit),

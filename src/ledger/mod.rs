@@ -55,7 +55,10 @@ pub struct Change {
     /// What the step adds to the day's totals (signed: corrections).
     pub usage: Option<UsageDelta>,
     /// The packed state of every account the step touched.
+    /// No bytes: the account is no more.
     pub accounts: Vec<(AccountKey, Arc<[u8]>)>,
+    /// Holds that have another user from now on, as they stand.
+    pub moved: Vec<Arc<Hold>>,
 }
 
 /// Difference to the totals of (tenant, `hold.day`, user, org, plan, feature,
@@ -105,11 +108,21 @@ pub struct User {
     /// Boxed, since most users have none.
     pub rights: Option<Box<Rights>>,
     pub created_at: Millis,
+    /// The identity is erased: the id is a pseudonym, and the record stays for
+    /// as long as what was taken counts.
+    pub erased: bool,
     /// The revision at which the user came on record; the ledger fills it in.
     pub born: u64,
     /// The revision at which the plan last changed; the ledger fills it in.
     pub moved: u64,
     pub version: u32,
+}
+
+/// A user whose identity is erased, and the name under which the amounts stay.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Erasure {
+    pub user: UserId,
+    pub pseudonym: UserId,
 }
 
 /// An org on record: users who share the limits of scope `org`.
@@ -145,6 +158,8 @@ pub struct TenantRow {
     pub suspended: bool,
     /// A test tenant's clock once it was set.
     pub clock: Option<Millis>,
+    /// There are records of erased users.
+    pub has_erased: bool,
 }
 
 /// Kinds of versioned records. Every version is kept.
@@ -228,13 +243,45 @@ pub trait Ledger: Send + Sync + 'static {
 
     fn user(&self, tenant: TenantRef, id: UserId) -> Answer<'_, Option<User>>;
     /// Users by id, ascending, after `after`; `contains` matches a part of the
-    /// id, byte for byte.
+    /// id, byte for byte. Erased ones are left out.
     fn users(&self, tenant: TenantRef, query: UserQuery) -> Answer<'_, Vec<User>>;
     /// Inserts or replaces; `user.version` must be the stored one + 1 (0 = not
     /// stored), else `Conflict`. Writes the audit row.
     fn put_user(&self, tenant: TenantRef, user: User, written: Written) -> Answer<'_, ()>;
     /// Users with a move of plan that came at `now` or before, by when it came.
     fn users_to_move(&self, tenant: TenantRef, now: Millis, limit: u32) -> Answer<'_, Vec<User>>;
+
+    /// Begins an erasure: the record goes over to the pseudonym, its signals
+    /// go, and the erasure is under way. `Conflict`: the user is not on record,
+    /// or not at `version`. Writes the audit row, which names the pseudonym.
+    fn erase_user(
+        &self,
+        tenant: TenantRef,
+        erasure: Erasure,
+        version: Option<u32>,
+        written: Written,
+    ) -> Answer<'_, ()>;
+    /// Erasures under way.
+    fn erasures(&self, tenant: TenantRef) -> Answer<'_, Vec<Erasure>>;
+    /// Gives the next rows about the user (finished holds, usage, refusals) to
+    /// the pseudonym, about `rows` at most. `false`: there was nothing left.
+    fn rename_history(&self, tenant: TenantRef, erasure: Erasure, rows: u32) -> Answer<'_, bool>;
+    /// Ends an erasure; a record of the user that came meanwhile goes.
+    /// `look_at`: see [`erased_due`](Self::erased_due).
+    fn end_erasure(&self, tenant: TenantRef, erasure: Erasure, look_at: Option<Millis>) -> Answer<'_, ()>;
+    /// An erased user is about to come back: until the record has, an erasure
+    /// is under way (again).
+    fn begin_return(&self, tenant: TenantRef, erasure: Erasure, now: Millis) -> Answer<'_, ()>;
+    /// The record goes back to the user's own id, and no erasure is under way
+    /// any more. `Conflict`: there is no such record of an erased user. Writes
+    /// the audit row, which names the pseudonym.
+    fn return_user(&self, tenant: TenantRef, erasure: Erasure, written: Written) -> Answer<'_, ()>;
+    /// Erased users to look at by `now`: what they took may not count any more.
+    fn erased_due(&self, tenant: TenantRef, now: Millis, limit: u32) -> Answer<'_, Vec<User>>;
+    /// When to look at an erased user next; `None`: never.
+    fn look_at_erased(&self, tenant: TenantRef, id: UserId, at: Option<Millis>) -> Answer<'_, ()>;
+    /// Removes the record and the account of an erased user.
+    fn forget_erased(&self, tenant: TenantRef, id: UserId) -> Answer<'_, ()>;
 
     fn org(&self, tenant: TenantRef, id: Name) -> Answer<'_, Option<Org>>;
     /// As [`put_user`](Self::put_user).

@@ -128,6 +128,7 @@ impl From<EngineError> for ServiceError {
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::Overloaded => Self::Overloaded,
+            EngineError::Moved => Self::Moved,
             EngineError::Unavailable => Self::StoreUnavailable(Box::new(error)),
         }
     }

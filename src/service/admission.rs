@@ -5,6 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::charging::{Call, Charging, Subject};
+use super::erasing::LOOKS;
 use super::shadow::believable;
 use super::subject::Party;
 use super::{
@@ -13,7 +14,7 @@ use super::{
 use crate::domain::charge::AccountKey;
 use crate::domain::decision::{self, Code, Refusal};
 use crate::domain::hold::{Granted, Hold, RequestMark};
-use crate::domain::ids::{HoldId, Name};
+use crate::domain::ids::{HoldId, Name, UserId};
 use crate::domain::plan::{Enforce, Scope, Sheet};
 use crate::domain::price::Prices;
 use crate::domain::quantity::MAX_AMOUNT;
@@ -59,12 +60,13 @@ impl Service {
         tenant: &Tenant,
         command: &CheckCommand,
     ) -> Result<(CheckReply, Unrecorded), ServiceError> {
-        let decided = self.judge(tenant, command).await?;
+        let (decided, account) = self.judge_for(tenant, command).await?;
         if command.dry_run {
             return Ok(decided);
         }
         if let CheckReply::Refused(refusal) = &decided.0 {
-            self.tallies.refused(tenant, &command.user, refusal, tenant.now());
+            let user = account.as_ref().unwrap_or(&command.user);
+            self.tallies.refused(tenant, user, refusal, tenant.now());
         }
         if let (Some(ours), Some(theirs)) = (decided.0.decided(), &command.their_decision) {
             self.tallies.compared(tenant, ours, theirs.as_str(), tenant.now());
@@ -72,19 +74,79 @@ impl Service {
         Ok(decided)
     }
 
+    /// Decides for whoever the user is now, and names the account if it is not
+    /// under the user's own id.
+    async fn judge_for(
+        &self,
+        tenant: &Tenant,
+        command: &CheckCommand,
+    ) -> Result<((CheckReply, Unrecorded), Option<UserId>), ServiceError> {
+        for _ in 0..LOOKS {
+            let party = self.registry.party(tenant, &command.user).await?;
+            let decided = match party.profile.alias() {
+                None if party.profile.is_erased() => {
+                    let refusal = Refusal::plain(Code::UnknownUser);
+                    Ok((CheckReply::Refused(refusal), Unrecorded(None)))
+                }
+                None => {
+                    let who = Who { party: &party, account: &command.user, dry_run: command.dry_run };
+                    self.judge(tenant, command, &who).await
+                }
+                Some(pseudonym) => {
+                    let who = Who { party: &party, account: pseudonym, dry_run: true };
+                    match self.judge_erased(tenant, command, &who).await {
+                        // The next look finds the user as they were.
+                        Ok(None) => continue,
+                        Ok(Some(decided)) => return Ok((decided, Some(pseudonym.clone()))),
+                        Err(error) => Err(error),
+                    }
+                }
+            };
+            match decided {
+                Err(ServiceError::Moved) => self.look_again(tenant, &command.user).await?,
+                decided => return Ok((decided?, None)),
+            }
+        }
+        Err(ServiceError::Overloaded)
+    }
+
+    /// What does not fit is refused without a trace of the user; else they are
+    /// brought back first (`None`).
+    async fn judge_erased(
+        &self,
+        tenant: &Tenant,
+        command: &CheckCommand,
+        who: &Who<'_>,
+    ) -> Result<Option<(CheckReply, Unrecorded)>, ServiceError> {
+        let request = command.request_id.as_ref().filter(|_| !command.dry_run);
+        let is_repeated = match request {
+            Some(request) => self.hold_of_request(tenant, who.account, request.digest()).await?.is_some(),
+            None => false,
+        };
+        if !is_repeated {
+            let decided = self.judge(tenant, command, who).await?;
+            if command.dry_run || matches!(decided.0, CheckReply::Refused(_)) {
+                return Ok(Some(decided));
+            }
+        }
+        self.revive(tenant, &command.user).await?;
+        Ok(None)
+    }
+
     async fn judge(
         &self,
         tenant: &Tenant,
         command: &CheckCommand,
+        who: &Who<'_>,
     ) -> Result<(CheckReply, Unrecorded), ServiceError> {
         let now = tenant.now();
         let catalog = tenant.catalog();
-        let party = self.registry.party(tenant, &command.user).await?;
-        let subject = party.subject(tenant, &catalog, &command.user, now)?;
+        let party = who.party;
+        let subject = party.subject(tenant, &catalog, who.account, now)?;
         let mark = command.request_id.clone().map(|id| RequestMark { id, fingerprint: fingerprint(command) });
         let taking = catalog.settings.taking(&tenant.id, &command.user);
         let subject = subject.as_ref();
-        let context = Context { tenant, catalog: &catalog, party: &party, subject, command, taking, now };
+        let context = Context { tenant, catalog: &catalog, who, subject, command, taking, now };
         let admissible = match context.admissible()? {
             Ok(admissible) => admissible,
             Err(refusal) => {
@@ -123,7 +185,7 @@ impl Service {
             draft: context.draft(&admissible, pool.map(|pool| pool.pool.id.clone()), mark.clone(), amounts),
             lease_ms: i64::from(admissible.lease_seconds) * 1000,
             max_hold_ms: i64::from(catalog.settings.max_hold_seconds) * 1000,
-            dry_run: command.dry_run,
+            dry_run: who.dry_run,
         };
         let taken = self.apply(now, || self.engine.take(&take, now)).await?;
         self.answer(&context, &admissible, &charging, taken, mark).await
@@ -205,17 +267,22 @@ impl Service {
         context: &Context<'_, '_>,
         mark: Option<&RequestMark>,
     ) -> Result<Option<Arc<Hold>>, ServiceError> {
-        let Some(mark) = mark.filter(|_| !context.command.dry_run) else { return Ok(None) };
-        let user = AccountKey {
-            tenant: context.tenant.number,
-            scope: Scope::User,
-            owner: context.command.user.shared(),
-        };
-        let digest = mark.id.digest();
-        match self.apply(context.now, || self.engine.request(&user, digest, context.now)).await? {
+        let Some(mark) = mark.filter(|_| !context.who.dry_run) else { return Ok(None) };
+        match self.hold_of_request(context.tenant, context.who.account, mark.id.digest()).await? {
             Some(id) => self.find_hold(context.tenant, id).await,
             None => Ok(None),
         }
+    }
+
+    async fn hold_of_request(
+        &self,
+        tenant: &Tenant,
+        user: &UserId,
+        digest: u64,
+    ) -> Result<Option<HoldId>, ServiceError> {
+        let key = AccountKey { tenant: tenant.number, scope: Scope::User, owner: user.shared() };
+        let now = tenant.now();
+        self.apply(now, || self.engine.request(&key, digest, now)).await
     }
 
     /// Answers a repeated request id.
@@ -248,11 +315,19 @@ impl Service {
     }
 }
 
+/// For whom a check is decided.
+struct Who<'a> {
+    party: &'a Party,
+    /// Under which name the account is.
+    account: &'a UserId,
+    dry_run: bool,
+}
+
 /// A check with what holds for its user now.
 struct Context<'a, 's> {
     tenant: &'a Tenant,
     catalog: &'a Catalog,
-    party: &'a Party,
+    who: &'a Who<'a>,
     /// `None`: not on record, and the tenant has no default plan.
     subject: Option<&'a Subject<'s>>,
     command: &'a CheckCommand,
@@ -321,10 +396,10 @@ impl<'a, 's> Context<'a, 's> {
 
     /// Who may not call at all, and what no call may be.
     fn refused_by_no_limit(&self, sheet: &Sheet, output_max: u64) -> Option<Refusal> {
-        if self.party.profile.is_suspended() {
+        if self.who.party.profile.is_suspended() {
             return Some(Refusal::plain(Code::UserSuspended));
         }
-        if sheet.requires_verified && !self.party.profile.is_verified() {
+        if sheet.requires_verified && !self.who.party.profile.is_verified() {
             return Some(Refusal::plain(Code::UserUnverified));
         }
         let (most, caps) = (self.catalog.settings.max_tokens_per_call, sheet.per_call);
@@ -348,9 +423,9 @@ impl<'a, 's> Context<'a, 's> {
         request: Option<RequestMark>,
         amounts: Vec<(crate::domain::ids::Label, u64)>,
     ) -> Hold {
-        let is_known = self.party.profile.is_known();
+        let is_known = self.who.party.profile.is_known();
         let mut draft = admissible.subject.draft(super::new_hold_id(self.now), pool, !is_known);
-        draft.request = request.filter(|_| !self.command.dry_run);
+        draft.request = request.filter(|_| !self.who.dry_run);
         draft.model.clone_from(&admissible.model);
         draft.feature.clone_from(&self.command.feature);
         draft.lease_seconds = admissible.lease_seconds;

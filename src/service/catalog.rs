@@ -38,6 +38,9 @@ pub struct Tenant {
     deleted: AtomicBool,
     /// Its own limit on calls, on this node.
     ingress: Ingress,
+    /// There may be records of erased users: whoever is not on record may be
+    /// one of them.
+    has_erased: AtomicBool,
     wall: Arc<WallClock>,
     pub(super) clock: TenantClock,
     catalog: ArcSwap<Catalog>,
@@ -55,6 +58,7 @@ impl Tenant {
             suspended: AtomicBool::new(row.suspended),
             deleted: AtomicBool::new(false),
             ingress: Ingress::default(),
+            has_erased: AtomicBool::new(row.has_erased),
             wall,
             clock: TenantClock::new(row.clock),
             catalog: ArcSwap::from_pointee(catalog),
@@ -104,6 +108,14 @@ impl Tenant {
 
     pub(super) fn suspend(&self, suspended: bool) {
         self.suspended.store(suspended, Relaxed);
+    }
+
+    pub(super) fn has_erased(&self) -> bool {
+        self.has_erased.load(Relaxed)
+    }
+
+    pub(super) fn erases(&self) {
+        self.has_erased.store(true, Relaxed);
     }
 
     pub(super) fn replace_catalog(&self, catalog: Catalog) {

@@ -16,6 +16,10 @@ pub enum ServiceError {
     /// More is waiting than can be served in time.
     #[error("too much is waiting already")]
     Overloaded,
+    /// A user's account goes by another name by now; whoever meets it looks
+    /// again. No caller is ever told.
+    #[error("the account goes by another name")]
+    Moved,
     /// Too many watch already.
     #[error("too many streams are open already")]
     StreamLimit,

@@ -25,9 +25,15 @@ impl Service {
             let Some(hold) = self.current_hold(tenant, command.id).await? else {
                 return Ok(FinishReply::NotFound);
             };
-            if let Some((reply, ticket)) = self.extend_once(tenant, &command, hold).await? {
-                self.recorded(ticket).await?;
-                return Ok(reply);
+            let user = hold.user.clone();
+            match self.extend_once(tenant, &command, hold).await {
+                Err(ServiceError::Moved) => self.look_again(tenant, &user).await?,
+                Err(error) => return Err(error),
+                Ok(None) => {}
+                Ok(Some((reply, ticket))) => {
+                    self.recorded(ticket).await?;
+                    return Ok(reply);
+                }
             }
         }
         Err(ServiceError::Overloaded)

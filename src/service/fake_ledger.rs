@@ -11,7 +11,7 @@ use crate::domain::hold::Hold;
 use crate::domain::ids::{HoldId, Name, RequestId, TenantId, UserId};
 use crate::domain::time::Millis;
 use crate::ledger::{
-    Answer, AuditEntry, AuditQuery, Change, Comparison, DoubtPage, DoubtQuery, History, HistoryQuery, Ledger,
+    Answer, AuditEntry, AuditQuery, Change, Comparison, DoubtPage, DoubtQuery, Erasure, History, HistoryQuery, Ledger,
     LedgerError, Note, Org, Record, RecordKind, RefusalCount, StoredAccount, Tally, TenantRow, UsageRow,
     User, UserQuery, Written,
 };
@@ -113,6 +113,34 @@ impl Ledger for FakeLedger {
         })
     }
 
+    fn erase_user(&self, _: TenantRef, _: Erasure, _: Option<u32>, _: Written) -> Answer<'_, ()> {
+        unreachable!("no test erases anybody")
+    }
+    fn erasures(&self, _: TenantRef) -> Answer<'_, Vec<Erasure>> {
+        self.answer(|| Ok(Vec::new()))
+    }
+    fn rename_history(&self, _: TenantRef, _: Erasure, _: u32) -> Answer<'_, bool> {
+        unreachable!("no test erases anybody")
+    }
+    fn end_erasure(&self, _: TenantRef, _: Erasure, _: Option<Millis>) -> Answer<'_, ()> {
+        unreachable!("no test erases anybody")
+    }
+    fn begin_return(&self, _: TenantRef, _: Erasure, _: Millis) -> Answer<'_, ()> {
+        unreachable!("no test erases anybody")
+    }
+    fn return_user(&self, _: TenantRef, _: Erasure, _: Written) -> Answer<'_, ()> {
+        unreachable!("no test erases anybody")
+    }
+    fn erased_due(&self, _: TenantRef, _: Millis, _: u32) -> Answer<'_, Vec<User>> {
+        self.answer(|| Ok(Vec::new()))
+    }
+    fn look_at_erased(&self, _: TenantRef, _: UserId, _: Option<Millis>) -> Answer<'_, ()> {
+        unreachable!("no test erases anybody")
+    }
+    fn forget_erased(&self, _: TenantRef, _: UserId) -> Answer<'_, ()> {
+        unreachable!("no test erases anybody")
+    }
+
     fn users_to_move(&self, _: TenantRef, _: Millis, _: u32) -> Answer<'_, Vec<User>> {
         self.answer(|| Ok(Vec::new()))
     }
@@ -134,7 +162,7 @@ impl Ledger for FakeLedger {
             }
             // Never given twice: the revision has grown with every tenant.
             let number = TenantRef(self.revision.load(SeqCst) as u32 + 1);
-            let row = TenantRow { number, id, test, suspended: false, clock: None };
+            let row = TenantRow { number, id, test, suspended: false, clock: None, has_erased: false };
             tenants.push(row.clone());
             self.records.lock().extend(records.into_iter().map(|record| (Some(number), record)));
             self.grow();

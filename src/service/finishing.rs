@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::charging::{Call, Charging};
+use super::erasing::LOOKS;
 use super::plans::{PlanVersion, VersionRecord, VersionTerms};
 use super::subject::Party;
 use super::{
@@ -85,7 +86,9 @@ impl Service {
         user: UserId,
         request: RequestId,
     ) -> Result<Option<(Arc<Hold>, Millis)>, ServiceError> {
-        match self.ledger.hold_by_request(tenant.number, user, request).await? {
+        let profile = self.registry.profile(tenant, &user).await?;
+        let account = profile.alias().cloned().unwrap_or(user);
+        match self.ledger.hold_by_request(tenant.number, account, request).await? {
             Some(recorded) => self.hold(tenant, recorded.id).await,
             None => Ok(None),
         }
@@ -153,23 +156,40 @@ impl Service {
         how: How,
         ended_by_rule: Option<Arc<Hold>>,
     ) -> Result<(engine::Finished, Vec<LimitRow>), ServiceError> {
-        let now = tenant.now();
-        let catalog = tenant.catalog();
-        let party = self.party_of_hold(tenant, hold).await?;
-        let charging = self.charging_of(tenant, &catalog, &party, hold, now)?;
-        let finish = engine::Finish {
-            hold: hold.id,
-            accounts: charging.accounts.clone(),
-            show: charging.to_show(),
-            how,
-            ended_by_rule,
-        };
-        let outcome = self.apply(now, || self.engine.finish(&finish, now)).await?;
-        let rows = match &outcome {
-            engine::Finished::Done { standings, .. } => charging.rows(standings),
-            _ => Vec::new(),
-        };
-        Ok((outcome, rows))
+        let (mut hold, mut how, mut ended_by_rule) = (Arc::clone(hold), how, ended_by_rule);
+        for _ in 0..LOOKS {
+            let now = tenant.now();
+            let catalog = tenant.catalog();
+            let party = self.party_of_hold(tenant, &hold).await?;
+            let charging = self.charging_of(tenant, &catalog, &party, &hold, now)?;
+            let finish = engine::Finish {
+                hold: hold.id,
+                accounts: charging.accounts.clone(),
+                show: charging.to_show(),
+                how,
+                ended_by_rule,
+            };
+            let outcome = match self.apply(now, || self.engine.finish(&finish, now)).await {
+                Err(ServiceError::Moved) => None,
+                outcome => Some(outcome?),
+            };
+            if let Some(outcome) = outcome {
+                let rows = match &outcome {
+                    engine::Finished::Done { standings, .. } => charging.rows(standings),
+                    _ => Vec::new(),
+                };
+                return Ok((outcome, rows));
+            }
+            drop(charging);
+            self.look_again(tenant, &hold.user).await?;
+            let Some(found) = self.find_hold(tenant, hold.id).await? else {
+                return Ok((engine::Finished::NotOpen, Vec::new()));
+            };
+            how = finish.how;
+            ended_by_rule = finish.ended_by_rule.map(|_| Arc::clone(&found));
+            hold = found;
+        }
+        Err(ServiceError::Overloaded)
     }
 
     async fn ended(

@@ -81,7 +81,8 @@ impl Journal {
 fn recorded_form(change: &engine::Change) -> Vec<ledger::Change> {
     let accounts = change.accounts.to_vec();
     let Some(hold) = &change.hold else {
-        let of_accounts = ledger::Change { hold: None, usage: None, accounts };
+        let moved = change.moved.clone();
+        let of_accounts = ledger::Change { hold: None, usage: None, accounts, moved };
         return if of_accounts.accounts.is_empty() { Vec::new() } else { vec![of_accounts] };
     };
     let before = change.before.as_deref().and_then(|before| delta(before, -1));
@@ -91,9 +92,15 @@ fn recorded_form(change: &engine::Change) -> Vec<ledger::Change> {
         (Some(before), after) => (Some(before), after),
         (None, after) => (after, None),
     };
-    let mut recorded = vec![ledger::Change { hold: Some(Arc::clone(hold)), usage: first, accounts }];
+    let of_hold = |usage, accounts| ledger::Change {
+        hold: Some(Arc::clone(hold)),
+        usage,
+        accounts,
+        moved: Vec::new(),
+    };
+    let mut recorded = vec![of_hold(first, accounts)];
     if second.is_some() {
-        recorded.push(ledger::Change { hold: Some(Arc::clone(hold)), usage: second, accounts: Vec::new() });
+        recorded.push(of_hold(second, Vec::new()));
     }
     recorded
 }

@@ -15,6 +15,8 @@ use secrecy::zeroize::Zeroizing;
 use subtle::ConstantTimeEq;
 
 use super::error::ServiceError;
+use crate::domain::charge::TenantRef;
+use crate::domain::ids::UserId;
 
 /// `<data>/keys`: `server.key` and one `<kid>.pem` per private key, readable
 /// by the owner alone.
@@ -24,11 +26,15 @@ pub(super) struct KeyFiles {
     hashing: Zeroizing<[u8; 32]>,
     /// Encrypts shared secrets.
     sealing: Zeroizing<[u8; 32]>,
+    /// Makes the pseudonyms of erased users.
+    naming: Zeroizing<[u8; 32]>,
     /// The server's secret was made just now: nothing older rests on it.
     is_new: bool,
 }
 
 const SERVER_KEY: &str = "server.key";
+/// How pseudonyms begin.
+const ERASED: &str = "erased_";
 
 impl KeyFiles {
     /// Reads the server's secret, or makes one when there is none.
@@ -42,6 +48,7 @@ impl KeyFiles {
             dir: dir.to_owned(),
             hashing: derive("apportion 2026-11 hash of API keys"),
             sealing: derive("apportion 2026-11 encryption of shared secrets"),
+            naming: derive("apportion 2026-11 pseudonyms of erased users"),
             is_new,
         })
     }
@@ -59,6 +66,18 @@ impl KeyFiles {
     /// Whether this is the API key of that hash; takes as long either way.
     pub fn secret_matches(&self, api_key: &str, hash: &[u8; 32]) -> bool {
         self.hash(api_key).ct_eq(hash).into()
+    }
+
+    /// The name under which an erased user goes on: without the server's secret
+    /// nobody can tell whose it is.
+    pub fn pseudonym(&self, tenant: TenantRef, user: &UserId) -> Result<UserId, ServiceError> {
+        let mut hasher = blake3::Hasher::new_keyed(&self.naming);
+        hasher.update(&tenant.0.to_le_bytes());
+        hasher.update(&(user.as_str().len() as u64).to_le_bytes());
+        hasher.update(user.as_str().as_bytes());
+        let hash = hasher.finalize().to_hex();
+        let name = UserId::parse(&format!("{ERASED}{}", &hash[..32]));
+        name.map_err(|error| ServiceError::Corrupt(format!("a pseudonym {error}")))
     }
 
     /// Encrypts a shared secret for the key `kid`.
@@ -212,6 +231,26 @@ mod tests {
         assert!(files.unseal("k1", "").is_err());
         let other = tempfile::tempdir().unwrap();
         assert!(KeyFiles::open(other.path()).unwrap().unseal("k1", &sealed).is_err());
+    }
+
+    #[test]
+    fn a_pseudonym_is_the_same_again_and_of_one_user_tenant_and_server_alone() {
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let files = KeyFiles::open(dir.path()).unwrap();
+        let name = |files: &KeyFiles, tenant, user| {
+            files.pseudonym(TenantRef(tenant), &UserId::parse(user).unwrap()).unwrap()
+        };
+        let first = name(&files, 1, "u");
+        assert!(first.as_str().len() == 39 && first.as_str().starts_with("erased_"), "{first:?}");
+        assert_eq!(name(&KeyFiles::open(dir.path()).unwrap(), 1, "u"), first);
+        for another in [
+            name(&files, 2, "u"),
+            name(&files, 1, "U"),
+            name(&files, 1, "u "),
+            name(&KeyFiles::open(other.path()).unwrap(), 1, "u"),
+        ] {
+            assert_ne!(another, first);
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod charging;
 pub mod clock;
 pub mod commands;
 pub mod doubt;
+mod erasing;
 pub mod error;
 mod extending;
 #[cfg(test)]
@@ -61,6 +62,7 @@ use crate::ledger::Ledger;
 
 pub use catalog::{Catalog, PoolEntry, Tenant};
 pub use commands::*;
+pub use erasing::Erase;
 pub use error::ServiceError;
 pub use identity::{Caller, Scopes};
 pub use journal::Journal;
@@ -80,6 +82,9 @@ pub struct Service {
     pub tallies: Tallies,
     /// Rare steps that read the ledger before they act, one at a time by id.
     turns: Box<[tokio::sync::Mutex<()>]>,
+    /// Whoever moves a user's record and account to another name or back, or
+    /// needs them to stay, one at a time. Taken after `turns` where both are.
+    user_turns: Box<[tokio::sync::Mutex<()>]>,
     /// Stands in for a plan that is gone.
     no_plan: Plan,
     stopping: AtomicBool,
@@ -94,13 +99,14 @@ const TURNS: usize = 64;
 
 impl Service {
     pub fn new(registry: Arc<Registry>, engine: Arc<dyn Engine>, ledger: Arc<dyn Ledger>) -> Arc<Self> {
-        let turns = (0..TURNS).map(|_| tokio::sync::Mutex::default()).collect();
+        let turns = || (0..TURNS).map(|_| tokio::sync::Mutex::default()).collect();
         Arc::new(Self {
             registry,
             engine,
             ledger,
             tallies: Tallies::default(),
-            turns,
+            turns: turns(),
+            user_turns: turns(),
             no_plan: Plan::none(),
             stopping: AtomicBool::new(false),
             purge_due: tokio::sync::Notify::new(),

@@ -35,6 +35,8 @@ pub struct Profile {
     user: Option<User>,
     zone: Option<Arc<Zone>>,
     grants: Grants,
+    /// The user is erased: the name under which the account goes on.
+    alias: Option<UserId>,
 }
 
 /// What is known of an org; most orgs are names in users' records alone.
@@ -59,7 +61,24 @@ impl Profile {
     pub(super) fn of(user: User) -> Self {
         let zone = zone_of(user.zone.as_deref());
         let grants = grants_of(user.rights.as_deref());
-        Self { user: Some(user), zone, grants }
+        Self { user: Some(user), zone, grants, alias: None }
+    }
+
+    /// Whoever asked for an erased user by the id that they had.
+    fn erased(user: User) -> Self {
+        let alias = Some(user.id.clone());
+        Self { alias, ..Self::of(user) }
+    }
+
+    /// The name under which an erased user's account goes on, who was asked for
+    /// by the id that they had.
+    pub(super) fn alias(&self) -> Option<&UserId> {
+        self.alias.as_ref()
+    }
+
+    /// Whether this is the record of an erased user.
+    pub fn is_erased(&self) -> bool {
+        self.user.as_ref().is_some_and(|user| user.erased)
     }
 
     /// The user on record.
@@ -261,6 +280,9 @@ impl Registry {
         }
         let mark = self.users.mark(&asked);
         let Some(user) = self.ledger.user(tenant.number, id.clone()).await? else {
+            if let Some(user) = self.erased(tenant, id).await? {
+                return Ok(Arc::new(Profile::erased(user)));
+            }
             // Not remembered: whoever asks for names that nobody has must not
             // push out the users who call.
             return Ok(UNKNOWN.clone());
@@ -295,7 +317,17 @@ impl Registry {
     /// A user on record.
     pub async fn user(&self, tenant: &Tenant, id: &UserId) -> Result<Arc<Profile>, ServiceError> {
         let profile = self.profile(tenant, id).await?;
-        if profile.is_known() { Ok(profile) } else { Err(ServiceError::NotFound("user")) }
+        let is_there = profile.is_known() && !profile.is_erased();
+        if is_there { Ok(profile) } else { Err(ServiceError::NotFound("user")) }
+    }
+
+    /// The record of an erased user, by the id that they had.
+    pub(super) async fn erased(&self, tenant: &Tenant, id: &UserId) -> Result<Option<User>, ServiceError> {
+        if !tenant.has_erased() {
+            return Ok(None);
+        }
+        let pseudonym = self.files.pseudonym(tenant.number, id)?;
+        Ok(self.ledger.user(tenant.number, pseudonym).await?.filter(|user| user.erased))
     }
 
     /// The next call reads what is on record. (To put a version just written

@@ -20,7 +20,8 @@ impl Service {
         let now = tenant.now();
         let catalog = tenant.catalog();
         let party = self.registry.party(tenant, &user).await?;
-        let subject = party.subject(tenant, &catalog, &user, now)?.ok_or(ServiceError::NotFound("user"))?;
+        let account = party.account_of(&user).ok_or(ServiceError::NotFound("user"))?;
+        let subject = party.subject(tenant, &catalog, account, now)?.ok_or(ServiceError::NotFound("user"))?;
         let scopes = [Scope::User, Scope::Org, Scope::Tenant];
         let Standing { limits, state, next_call_at, next_lease_end } =
             self.standing_of(&subject, &scopes).await?;

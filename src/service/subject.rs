@@ -43,6 +43,15 @@ impl Registry {
 }
 
 impl Party {
+    /// Under which name the account of `user` is; `None`: nobody may call by
+    /// the name of an erased user.
+    pub fn account_of<'u>(&'u self, user: &'u UserId) -> Option<&'u UserId> {
+        match self.profile.alias() {
+            None if self.profile.is_erased() => None,
+            alias => Some(alias.unwrap_or(user)),
+        }
+    }
+
     /// `None`: not on record, and the tenant has no default plan.
     ///
     /// # Errors

@@ -46,6 +46,7 @@ impl Service {
                         tracing::warn!(tenant.id = %tenant.id, error, "cannot record moves of plans");
                     }
                 }
+                service.go_on_erasing().await;
                 if round % ROUNDS_PER_PRUNING == 0 {
                     service.prune_all().await;
                 }
@@ -55,6 +56,21 @@ impl Service {
                 }
             }
         })
+    }
+
+    /// Ends erasures that were begun, and forgets erased users whose time has
+    /// come.
+    pub async fn go_on_erasing(&self) {
+        for tenant in self.registry.tenants() {
+            let work = async {
+                self.end_erasures(&tenant).await?;
+                self.forget_erased(&tenant).await
+            };
+            if let Err(error) = work.await {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(tenant.id = %tenant.id, error, "cannot go on erasing users");
+            }
+        }
     }
 
     async fn prune_all(&self) {
@@ -72,6 +88,7 @@ impl Service {
         let now = self.registry.set_clock(tenant, now, by).await?;
         self.resolve_due(tenant).await?;
         self.record_moves(tenant).await?;
+        self.forget_erased(tenant).await?;
         Ok(now)
     }
 

@@ -4,7 +4,8 @@
 //! The account is brought to now by what held until now, and recorded so,
 //! before the change: a bucket that ran with a plan between two calls has
 //! refilled by that plan, a window that was running ends as it began, and
-//! grants have paid for windows that are over.
+//! grants have paid for windows that are over. Whoever was erased and is changed
+//! is back (see `erasing`).
 
 use std::sync::Arc;
 
@@ -48,6 +49,7 @@ impl Service {
         expected: Option<u32>,
         by: &str,
     ) -> Result<Arc<Profile>, ServiceError> {
+        let _turn = self.at_home(tenant, id).await?;
         let running = self.touch_user(tenant, id).await?;
         self.registry.put_user(tenant, id, change, running.month, expected, by).await
     }
@@ -65,6 +67,7 @@ impl Service {
         change: PlanChange,
         by: &str,
     ) -> Result<PlanChanged, ServiceError> {
+        let _turn = self.at_home(tenant, id).await?;
         let running = self.touch_user(tenant, id).await?;
         self.registry.change_plan(tenant, id, change, running.end, by).await
     }
@@ -81,6 +84,7 @@ impl Service {
         expected: Option<u32>,
         by: &str,
     ) -> Result<Arc<Profile>, ServiceError> {
+        let _turn = self.at_home(tenant, id).await?;
         self.touch_user(tenant, id).await?;
         self.registry.put_overrides(tenant, id, put, expected, by).await
     }
@@ -96,6 +100,7 @@ impl Service {
         post: &GrantPost,
         by: &str,
     ) -> Result<Granting, ServiceError> {
+        let _turn = self.at_home(tenant, id).await?;
         self.touch_user(tenant, id).await?;
         self.registry.grant(tenant, id, post, by).await
     }
@@ -152,8 +157,14 @@ impl Service {
             let users = self.ledger.users_to_move(tenant.number, tenant.now(), AT_ONCE).await?;
             let is_last = users.len() < AT_ONCE as usize;
             for user in users {
-                self.touch_user(tenant, &user.id).await?;
-                self.registry.record_moves(tenant, user).await?;
+                match self.touch_user(tenant, &user.id).await {
+                    // On the way to another name: the next round finds them there.
+                    Err(ServiceError::Moved) => {}
+                    touched => {
+                        touched?;
+                        self.registry.record_moves(tenant, user).await?;
+                    }
+                }
             }
             if is_last {
                 return Ok(());

@@ -4,6 +4,7 @@
 use smallvec::SmallVec;
 
 use super::charging::Call;
+use super::erasing::LOOKS;
 use super::finishing::{count, implausible};
 use super::{Service, ServiceError, Tenant, Unrecorded, UsageCommand, UsageResult, UsageStatus};
 use crate::domain::charge::{Demand, MeterCode};
@@ -36,9 +37,10 @@ impl Service {
     async fn book(&self, tenant: &Tenant, command: &UsageCommand) -> Result<UsageStatus, ServiceError> {
         let now = tenant.now();
         let at = command.at.unwrap_or(now);
-        let fault = |message: &str| {
-            Ok(UsageStatus::Invalid(vec![Fault { pointer: "/at".into(), message: message.into() }]))
+        let fault_at = |pointer: &str, message: &str| {
+            Ok(UsageStatus::Invalid(vec![Fault { pointer: pointer.into(), message: message.into() }]))
         };
+        let fault = |message: &str| fault_at("/at", message);
         if at > now {
             return fault("must not be later than now");
         }
@@ -49,14 +51,17 @@ impl Service {
         if let Some((field, max)) = implausible(&command.reported, max) {
             return Ok(UsageStatus::Implausible { field, max });
         }
+        let profile = self.registry.profile(tenant, &command.user).await?;
+        if profile.is_erased() && profile.alias().is_none() {
+            return fault_at("/user", "must not be the name of an erased user");
+        }
         let id = usage_id(tenant, &command.id);
         // Two of the same id wait for each other, so that one of them books.
         let _turn = self.turn(id).await;
         if self.find_hold(tenant, id).await?.is_some() {
             return Ok(UsageStatus::Duplicate);
         }
-        let take = self.usage_take(tenant, command, id, at, now).await?;
-        match self.apply(now, || self.engine.take(&take, now)).await? {
+        match self.take_usage(tenant, command, id, at, now).await? {
             Taken::Hold { ticket, .. } => {
                 self.recorded(Unrecorded(Some(ticket))).await?;
                 Ok(UsageStatus::Recorded)
@@ -66,6 +71,30 @@ impl Service {
                 Err(ServiceError::Corrupt("use that has happened was refused".into()))
             }
         }
+    }
+
+    /// Takes use that has happened from the user's own account, wherever it
+    /// was: use brings an erased user back.
+    async fn take_usage(
+        &self,
+        tenant: &Tenant,
+        command: &UsageCommand,
+        id: HoldId,
+        at: Millis,
+        now: Millis,
+    ) -> Result<Taken, ServiceError> {
+        for _ in 0..LOOKS {
+            if self.registry.profile(tenant, &command.user).await?.alias().is_some() {
+                self.revive(tenant, &command.user).await?;
+                continue;
+            }
+            let take = self.usage_take(tenant, command, id, at, now).await?;
+            match self.apply(now, || self.engine.take(&take, now)).await {
+                Err(ServiceError::Moved) => self.look_again(tenant, &command.user).await?,
+                taken => return taken,
+            }
+        }
+        Err(ServiceError::Overloaded)
     }
 
     /// The take of use that has happened: finished as soon as it is made.

@@ -262,6 +262,7 @@ pub(super) fn new_user(
         signals: None,
         rights: None,
         created_at: now,
+        erased: false,
         // After all that is on record; the ledger fills it in.
         born: u64::MAX,
         moved: u64::MAX,

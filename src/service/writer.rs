@@ -14,7 +14,7 @@ use tokio::sync::RwLock;
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::TenantId;
 use crate::domain::time::Millis;
-use crate::ledger::{Ledger, LedgerError, Org, Record, TenantRow, User, Written};
+use crate::ledger::{Erasure, Ledger, LedgerError, Org, Record, TenantRow, User, Written};
 
 pub(super) struct Writer {
     ledger: Arc<dyn Ledger>,
@@ -42,6 +42,31 @@ impl Writer {
     pub async fn put_user(&self, tenant: TenantRef, user: User, written: Written) -> Result<(), LedgerError> {
         let _counted = self.gate.read().await;
         self.ledger.put_user(tenant, user, written).await?;
+        self.count();
+        Ok(())
+    }
+
+    pub async fn erase_user(
+        &self,
+        tenant: TenantRef,
+        erasure: Erasure,
+        version: Option<u32>,
+        written: Written,
+    ) -> Result<(), LedgerError> {
+        let _counted = self.gate.read().await;
+        self.ledger.erase_user(tenant, erasure, version, written).await?;
+        self.count();
+        Ok(())
+    }
+
+    pub async fn return_user(
+        &self,
+        tenant: TenantRef,
+        erasure: Erasure,
+        written: Written,
+    ) -> Result<(), LedgerError> {
+        let _counted = self.gate.read().await;
+        self.ledger.return_user(tenant, erasure, written).await?;
         self.count();
         Ok(())
     }

@@ -65,6 +65,8 @@ impl Application {
         let welcome = welcome::first_start(&data.registry, address, config.allow_generated_keys).await?;
         data.registry.watchers.bound(config.http.max_streams);
         let embedded = Embedded::start(data, config.max_idle_accounts);
+        // What a crash left half done is done before anybody asks.
+        embedded.service.go_on_erasing().await;
         let background = vec![
             embedded.service.start_sweeper(),
             embedded.service.start_purging(),

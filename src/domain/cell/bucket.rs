@@ -143,6 +143,13 @@ impl Bucket {
         Some((future.reaches(target)?.0 - now.0).max(0) as u64)
     }
 
+    /// When it is full if nothing else happens than refill and the lease ends
+    /// to come (ascending). `None`: never.
+    pub fn at_rest(&self, ends: impl Iterator<Item = (Millis, u64)>) -> Option<Millis> {
+        let wait = i64::try_from(self.wait_ms(self.capacity, ends, self.at)?).ok()?;
+        Some(self.at.plus_ms(wait)).filter(|at| *at < Millis::MAX)
+    }
+
     fn reaches(&self, target: i64) -> Option<Millis> {
         if self.level >= target {
             return Some(self.at);

@@ -122,6 +122,14 @@ impl Window {
         self.begun().then_some(self.start)
     }
 
+    /// When nothing that was taken counts any more; `None`: never.
+    pub fn at_rest(&self) -> Option<Millis> {
+        match self.filling().taken() {
+            0 => Some(Millis(0)),
+            _ => Some(self.end).filter(|end| *end < Millis::MAX),
+        }
+    }
+
     /// What is gone of the running window.
     pub fn filling(&self) -> Filling {
         Filling { used: self.used, held: self.held }

@@ -10,12 +10,12 @@ use crate::http::page::{Page, list};
 use crate::http::problem::Problem;
 use crate::http::reply::{Answer, Reply};
 use crate::http::schema::{
-    GrantReply, GrantRequest, OverridesRequest, PlanChangeRequest, PlanChangedReply, UserList,
+    EraseRequest, GrantReply, GrantRequest, OverridesRequest, PlanChangeRequest, PlanChangedReply, UserList,
     UserPutRequest, UserReply,
 };
 use crate::http::views::rights::{grant_view, grants_view, overrides_view, plan_view, upcoming_view};
 use crate::ledger::UserQuery;
-use crate::service::Tenant;
+use crate::service::{Erase, Tenant};
 use crate::service::moving::PlanChange;
 use crate::service::profiles::Profile;
 use crate::service::rights::{GrantPost, OverridesPut};
@@ -95,6 +95,31 @@ pub async fn put(mut call: Call) -> Answer {
     let tenant = call.tenant()?;
     let profile = call.service().put_user(tenant, &id, change, expected, &call.author()).await?;
     one(tenant, &profile, |_| {})
+}
+
+/// Erases a user's identity. What was used stays in the sums under a pseudonym,
+/// and counts for whoever comes back under the id while its windows run.
+#[utoipa::path(
+    delete, path = "/v1/admin/users/{user}", operation_id = "erase_user", tag = "admin",
+    params(
+        ("user" = String, Path, description = "The user, percent-encoded"),
+        ("If-Match" = Option<String>, Header, description = "The version that is to be erased"),
+    ),
+    request_body = Option<EraseRequest>,
+    responses(
+        (status = 204, description = "Erased"),
+        (status = 404, description = "Not on record"),
+        (status = 412, description = "`changed_meanwhile`"),
+    ),
+    security(("bearer" = ["admin:write"])),
+)]
+pub async fn erase(mut call: Call) -> Answer {
+    let body = call.body().await?;
+    let erase = if body.is_empty() { Erase::default() } else { document(&body, Erase::read)? };
+    let id = call.user()?;
+    let expected = call.expected_version()?;
+    call.state.service.erase_user(call.tenant()?, &id, erase, expected, &call.author()).await?;
+    Ok(Reply::no_content())
 }
 
 /// Moves a user to a plan.

@@ -24,6 +24,13 @@ pub struct UserPutRequest {
     pub reason: Option<String>,
 }
 
+/// What `DELETE users/{user}` may say.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EraseRequest {
+    pub reason: Option<String>,
+}
+
 /// What may tell that two accounts are one person's.
 #[derive(ToSchema)]
 #[serde(deny_unknown_fields)]

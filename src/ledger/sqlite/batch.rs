@@ -1,7 +1,7 @@
 //! Changes as rows: only the last state of every hold and account, and one sum
 //! for every group of usage.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -27,6 +27,10 @@ pub(super) struct Batch {
     /// but written at once: each comes once.
     #[serde(skip)]
     pub users: NewUsers,
+    /// Those of `holds` that have another user from now on. Such a batch goes
+    /// to the tables at once.
+    #[serde(skip)]
+    pub moved: BTreeSet<[u8; 16]>,
 }
 
 /// By tenant and id.
@@ -96,6 +100,11 @@ impl Batch {
         self.holds.is_empty() && self.accounts.is_empty() && self.usage.is_empty()
     }
 
+    /// Whether anything in it belonged to somebody else before.
+    pub fn moves_anything(&self) -> bool {
+        !self.moved.is_empty() || self.accounts.values().any(|state| state.0.is_empty())
+    }
+
     /// # Errors
     /// `Corrupt` when a hold cannot be packed.
     pub fn of(changes: &[Change]) -> Result<Self, LedgerError> {
@@ -111,6 +120,10 @@ impl Batch {
                 if let Some(delta) = &change.usage {
                     batch.usage.entry(UsageKey::of(hold, delta)).or_default().add(Totals::of(delta));
                 }
+            }
+            for hold in &change.moved {
+                last.insert(hold.id, hold);
+                batch.moved.insert(hold.id.0.to_be_bytes());
             }
             for (key, state) in &change.accounts {
                 batch.accounts.insert(AccountRow::of(key), Blob(Arc::clone(state)));

@@ -78,6 +78,24 @@ pub(super) async fn write_accounts(
         .await
 }
 
+/// Gives holds that are in the table to the users of their rows.
+pub(super) async fn give_holds(
+    connection: &mut SqliteConnection,
+    holds: impl Iterator<Item = (&[u8; 16], &HoldRow)>,
+) -> sqlx::Result<()> {
+    for (id, row) in holds {
+        let query = sqlx::query("UPDATE holds SET user_id = $2 WHERE id = $1").bind(id.to_vec());
+        query.bind(row.user.clone()).execute(&mut *connection).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn remove_account(connection: &mut SqliteConnection, key: &AccountRow) -> sqlx::Result<()> {
+    let query = sqlx::query("DELETE FROM accounts WHERE tenant = $1 AND scope = $2 AND owner = $3");
+    query.bind(key.tenant).bind(key.scope).bind(key.owner.clone()).execute(connection).await?;
+    Ok(())
+}
+
 pub(super) async fn write_usage(
     connection: &mut SqliteConnection,
     usage: &[(UsageKey, Totals)],

@@ -22,7 +22,7 @@ use super::connections::Writer;
 use super::error::Failure;
 use super::read::Query;
 use super::tail::Tail;
-use super::writing::{Portion, Writing, write_journaled};
+use super::writing::{Portion, Writing, write_batch, write_journaled};
 use crate::ledger::LedgerError;
 
 /// When changes are written to the tables, and in which portions.
@@ -102,9 +102,15 @@ impl Journal {
     }
 
     /// Puts a batch on record.
-    pub async fn commit(&self, mut batch: Batch) -> Result<(), LedgerError> {
+    pub async fn commit(self: &Arc<Self>, mut batch: Batch) -> Result<(), LedgerError> {
         if batch.is_empty() {
             return Ok(());
+        }
+        if batch.moves_anything() {
+            // To its end, even if the caller goes away: the tail must hear of it.
+            let journal = Arc::clone(self);
+            let work = tokio::spawn(async move { journal.commit_to_tables(batch).await });
+            return work.await.map_err(|error| LedgerError::Unavailable(error.into()))?;
         }
         self.catch_up().await?;
         while self.rows() >= BEHIND * self.portions.freeze_at {
@@ -130,6 +136,40 @@ impl Journal {
         if self.rows() >= self.portions.freeze_at {
             self.due.notify_one();
         }
+        Ok(())
+    }
+
+    /// Puts a batch on record that gives holds or an account to somebody else:
+    /// all that is in the journal, then the batch, goes to the tables. Such
+    /// batches are rare, and the tables alone can say whose a hold was before.
+    async fn commit_to_tables(&self, batch: Batch) -> Result<(), LedgerError> {
+        self.catch_up().await?;
+        let firsts = self.tenants_without_holds(&batch);
+        let mut writing = self.writing.lock().await;
+        self.write_all_but_little(&mut writing).await?;
+        let mut lane = self.writer.lane().await?;
+        let rest = self.tail().next_to_write();
+        let work = async {
+            let mut transaction = lane.begin().await?;
+            if let Some(rest) = &rest {
+                let there = commit::journaled(&mut transaction, rest.newest).await?;
+                Writing::of(rest, &there).write(&mut transaction, usize::MAX).await?;
+            }
+            commit::write_users(&mut transaction, &batch.users).await?;
+            commit::write_taken(&mut transaction, &firsts).await?;
+            let rows = batch.holds.len() + batch.accounts.len();
+            write_batch(&mut transaction, batch).await?;
+            transaction.commit().await?;
+            Ok::<_, Failure>(rows)
+        };
+        let rows = work.await.map_err(|failure| self.writer.failed(failure))?;
+        if rest.is_some() {
+            self.tail().written();
+        }
+        *writing = None;
+        self.is_ours.store(true, SeqCst);
+        self.taken.write().extend(firsts);
+        self.checkpoints.wrote(rows);
         Ok(())
     }
 
@@ -269,10 +309,7 @@ impl Journal {
     /// has is written to them, and `query` runs in the same transaction.
     pub async fn settled_rows(&self, query: &Query) -> Result<Vec<SqliteRow>, LedgerError> {
         let mut writing = self.writing.lock().await;
-        // Most of it in portions, so that commits find their way between.
-        while self.is_large() {
-            self.next_portion(&mut writing).await?;
-        }
+        self.write_all_but_little(&mut writing).await?;
         let mut lane = self.writer.lane().await?;
         let rest = self.tail().next_to_write();
         let work = async {
@@ -290,6 +327,14 @@ impl Journal {
             self.tail().written();
         }
         Ok(rows)
+    }
+
+    /// In portions, so that commits find their way between.
+    async fn write_all_but_little(&self, writing: &mut Option<Writing>) -> Result<(), LedgerError> {
+        while self.is_large() {
+            self.next_portion(writing).await?;
+        }
+        Ok(())
     }
 
     fn is_large(&self) -> bool {

@@ -7,6 +7,7 @@ mod commit;
 mod connections;
 mod deleting;
 mod doubts;
+mod erasing;
 mod error;
 mod history;
 mod inspect;
@@ -41,7 +42,7 @@ use self::read::Query;
 use self::tail::Tail;
 use super::encoding::unpack_hold;
 use super::{
-    Answer, AuditEntry, AuditQuery, Change, Comparison, DoubtPage, DoubtQuery, History, HistoryQuery, Ledger,
+    Answer, AuditEntry, AuditQuery, Change, Comparison, DoubtPage, DoubtQuery, Erasure, History, HistoryQuery, Ledger,
     LedgerError, Note, Org, Record, RecordKind, RefusalCount, StoredAccount, Tally, TenantRow, UsageRow,
     User, UserQuery, Written,
 };
@@ -244,6 +245,67 @@ impl Ledger for SqliteLedger {
             rows.iter().map(users::read).collect()
         }
         .boxed()
+    }
+
+    fn erase_user(
+        &self,
+        tenant: TenantRef,
+        erasure: Erasure,
+        version: Option<u32>,
+        written: Written,
+    ) -> Answer<'_, ()> {
+        self.administer(move |c| {
+            async move { erasing::begin(c, tenant, &erasure, version, &written).await }.boxed()
+        })
+        .boxed()
+    }
+
+    fn erasures(&self, tenant: TenantRef) -> Answer<'_, Vec<Erasure>> {
+        async move {
+            let rows = self.rows(|c| erasing::under_way(c, tenant).boxed()).await?;
+            rows.iter().map(erasing::erasure).collect()
+        }
+        .boxed()
+    }
+
+    fn rename_history(&self, tenant: TenantRef, erasure: Erasure, rows: u32) -> Answer<'_, bool> {
+        self.write_beside(move |c| {
+            async move { erasing::rename_history(c, tenant, &erasure, rows).await }.boxed()
+        })
+        .boxed()
+    }
+
+    fn end_erasure(&self, tenant: TenantRef, erasure: Erasure, look_at: Option<Millis>) -> Answer<'_, ()> {
+        self.write_beside(move |c| async move { erasing::end(c, tenant, &erasure, look_at).await }.boxed())
+            .boxed()
+    }
+
+    fn begin_return(&self, tenant: TenantRef, erasure: Erasure, now: Millis) -> Answer<'_, ()> {
+        self.write_beside(move |c| async move { erasing::note(c, tenant, &erasure, now).await }.boxed())
+            .boxed()
+    }
+
+    fn return_user(&self, tenant: TenantRef, erasure: Erasure, written: Written) -> Answer<'_, ()> {
+        self.administer(move |c| {
+            async move { erasing::return_user(c, tenant, &erasure, &written).await }.boxed()
+        })
+        .boxed()
+    }
+
+    fn erased_due(&self, tenant: TenantRef, now: Millis, limit: u32) -> Answer<'_, Vec<User>> {
+        async move {
+            let rows = self.rows(move |c| users::erased_due(c, tenant, now, limit).boxed()).await?;
+            rows.iter().map(users::read).collect()
+        }
+        .boxed()
+    }
+
+    fn look_at_erased(&self, tenant: TenantRef, id: UserId, at: Option<Millis>) -> Answer<'_, ()> {
+        self.write_beside(move |c| async move { erasing::look_at(c, tenant, &id, at).await }.boxed()).boxed()
+    }
+
+    fn forget_erased(&self, tenant: TenantRef, id: UserId) -> Answer<'_, ()> {
+        self.write_beside(move |c| async move { erasing::forget(c, tenant, &id).await }.boxed()).boxed()
     }
 
     fn org(&self, tenant: TenantRef, id: Name) -> Answer<'_, Option<Org>> {

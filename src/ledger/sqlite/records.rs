@@ -101,7 +101,8 @@ pub(super) async fn put(
     Ok(audit::add(connection, row).await?)
 }
 
-const TENANTS: &str = "SELECT number, id, test, suspended, clock FROM tenants ORDER BY number";
+const TENANTS: &str = "SELECT number, id, test, suspended, clock,
+        EXISTS (SELECT 1 FROM users WHERE tenant = number AND erased = 1) FROM tenants ORDER BY number";
 
 pub(super) async fn tenants(connection: &mut SqliteConnection) -> sqlx::Result<Vec<SqliteRow>> {
     sqlx::query(TENANTS).fetch_all(connection).await
@@ -114,6 +115,7 @@ pub(super) fn tenant(row: &SqliteRow) -> Result<TenantRow, LedgerError> {
         test: get(row, 2)?,
         suspended: get(row, 3)?,
         clock: get::<Option<i64>>(row, 4)?.map(Millis),
+        has_erased: get(row, 5)?,
     })
 }
 
@@ -144,7 +146,7 @@ pub(super) async fn create_tenant(
     for record in first {
         put(connection, Some(TenantRef(number)), record).await?;
     }
-    Ok(TenantRow { number: TenantRef(number), id, test, suspended: false, clock: None })
+    Ok(TenantRow { number: TenantRef(number), id, test, suspended: false, clock: None, has_erased: false })
 }
 
 /// Whoever writes for a tenant that was deleted meanwhile comes too late.

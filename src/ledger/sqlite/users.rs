@@ -16,7 +16,7 @@ macro_rules! select_users {
     ($from:literal, $($which:literal)*) => {
         concat!(
             "SELECT id, plan, plan_since, plan_sequence, org, verified, suspended, zone, anchor_day,
-                    signals, created_at, version, rights, born, moved
+                    signals, created_at, version, rights, born, moved, erased
              FROM ",
             $from,
             " WHERE tenant = $1 AND ",
@@ -31,7 +31,7 @@ macro_rules! page_of_users {
     ($from:literal, $which:literal) => {
         select_users!(
             $from,
-            "id > $2 AND ($3 IS NULL OR instr(id, $3) > 0)" $which " ORDER BY id LIMIT $6"
+            "id > $2 AND erased = 0 AND ($3 IS NULL OR instr(id, $3) > 0)" $which " ORDER BY id LIMIT $6"
         )
     };
 }
@@ -44,6 +44,20 @@ pub(super) const OF_ORG: &str =
 
 pub(super) const TO_MOVE: &str =
     select_users!("users INDEXED BY users_by_change", "changes_at <= $2 ORDER BY changes_at LIMIT $3");
+
+pub(super) const ERASED_DUE: &str = select_users!(
+    "users INDEXED BY users_erased",
+    "erased = 1 AND look_at <= $2 ORDER BY look_at LIMIT $3"
+);
+
+pub(super) async fn erased_due(
+    connection: &mut SqliteConnection,
+    tenant: TenantRef,
+    now: Millis,
+    limit: u32,
+) -> sqlx::Result<Vec<SqliteRow>> {
+    sqlx::query(ERASED_DUE).bind(tenant.0).bind(now.0).bind(limit).fetch_all(connection).await
+}
 
 pub(super) async fn to_move(
     connection: &mut SqliteConnection,
@@ -96,6 +110,7 @@ pub(super) fn read(row: &SqliteRow) -> Result<User, LedgerError> {
         rights: unpack_rights(get(row, 12)?)?,
         born: get::<i64>(row, 13)?.cast_unsigned(),
         moved: get::<i64>(row, 14)?.cast_unsigned(),
+        erased: get(row, 15)?,
     })
 }
 

@@ -95,6 +95,22 @@ impl Writing {
     }
 }
 
+/// Writes a batch to tables that hold everything that came before it.
+pub(super) async fn write_batch(connection: &mut SqliteConnection, batch: Batch) -> sqlx::Result<()> {
+    let holds: Vec<_> = batch.holds.into_iter().map(|(id, row)| (id, Arc::new(row))).collect();
+    let (gone, accounts): (Vec<_>, Vec<_>) =
+        batch.accounts.into_iter().partition(|(_, state)| state.0.is_empty());
+    let usage: Vec<_> = batch.usage.into_iter().collect();
+    commit::write_holds(&mut *connection, &holds).await?;
+    let moved = holds.iter().filter(|(id, _)| batch.moved.contains(id));
+    commit::give_holds(&mut *connection, moved.map(|(id, row)| (id, &**row))).await?;
+    commit::write_accounts(&mut *connection, &accounts).await?;
+    for (key, _) in &gone {
+        commit::remove_account(&mut *connection, key).await?;
+    }
+    commit::write_usage(connection, &usage).await
+}
+
 /// Writes everything that is in the journal to the tables, whoever put it
 /// there.
 pub(super) async fn write_journaled(connection: &mut SqliteConnection) -> Result<(), Failure> {

@@ -181,6 +181,7 @@ fn user(version: u32) -> User {
         anchor_day: None,
         signals: Some(signals),
         rights: None,
+        erased: false,
         born: 0,
         moved: 0,
         created_at: Millis(0),

@@ -121,7 +121,7 @@ impl World {
         let accounts = vec![(user, state.clone()), (key(Scope::Tenant, ""), state)];
         let made = change(hold.user.as_str(), 0);
         let usage = made.usage.filter(|_| hold.is_finished());
-        Change { hold: Some(Arc::new(hold)), usage, accounts }
+        Change { hold: Some(Arc::new(hold)), usage, accounts, moved: Vec::new() }
     }
 
     async fn ask(&mut self, ledger: &SqliteLedger) {
@@ -303,6 +303,7 @@ async fn hand_over(ledger: &SqliteLedger, user: &str, commits: i64) {
             hold: Some(Arc::new(hold)),
             usage: None,
             accounts: state_of(number),
+            moved: Vec::new(),
         });
         ledger.commit(batch.to_vec()).await.unwrap();
     }

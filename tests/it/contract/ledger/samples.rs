@@ -153,7 +153,7 @@ pub fn finished(hold: &Hold, ms: i64) -> Hold {
 }
 
 pub fn change(hold: &Hold) -> Change {
-    Change { hold: Some(Arc::new(hold.clone())), usage: None, accounts: Vec::new() }
+    Change { hold: Some(Arc::new(hold.clone())), usage: None, accounts: Vec::new(), moved: Vec::new() }
 }
 
 pub fn key(scope: Scope, owner: &str) -> AccountKey {
@@ -184,6 +184,7 @@ pub fn person(id: &str) -> User {
         anchor_day: None,
         signals: None,
         rights: None,
+        erased: false,
         born: 0,
         moved: 0,
         created_at: at(0),

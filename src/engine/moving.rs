@@ -1,0 +1,90 @@
+//! Moving a user's account to another name.
+
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::entry::{Entry, Guards, Pins, State};
+use super::memory::MemoryEngine;
+use super::{Change, Engine, EngineError, Missing, Moved, Step, Ticket};
+use crate::domain::charge::{AccountKey, TenantRef};
+use crate::domain::hold::Hold;
+use crate::domain::ids::UserId;
+use crate::domain::plan::Scope;
+use crate::domain::time::Millis;
+
+impl MemoryEngine {
+    /// See [`Engine::move_account`].
+    pub(super) fn move_now(
+        &self,
+        tenant: TenantRef,
+        from: &UserId,
+        to: &UserId,
+        now: Millis,
+    ) -> Result<Step<Moved>, EngineError> {
+        let key = |user: &UserId| AccountKey { tenant, scope: Scope::User, owner: user.shared() };
+        let pins = self.pin(&[key(from), key(to)]);
+        // Two accounts of one scope: by key, so that two moves never wait for
+        // each other.
+        let [source, target] = [&pins.0[0], &pins.0[1]];
+        let mut guards: Guards<'_> = if source.key < target.key {
+            smallvec![source.state.lock(), target.state.lock()]
+        } else {
+            let target = target.state.lock();
+            smallvec![source.state.lock(), target]
+        };
+        let absent = guards.iter().zip(&pins.0).filter(|(state, _)| !state.loaded);
+        let absent: SmallVec<[Arc<Entry>; 2]> = absent.map(|(_, entry)| Arc::clone(entry)).collect();
+        if !absent.is_empty() {
+            let keys = absent.iter().map(|entry: &Arc<Entry>| entry.key.clone()).collect();
+            return Ok(Step::Missing(Missing { keys, pins: Pins(absent) }));
+        }
+        if guards[0].is_blank() {
+            (guards[0].moved, guards[1].moved) = (true, false);
+            return Ok(Step::Done(Moved::Done(self.barrier())));
+        }
+        let counts = |state: &State| {
+            let unfinished = state.holds.values().any(|hold| !hold.is_finished());
+            unfinished || state.account.at_rest().is_none_or(|at| at > now)
+        };
+        if counts(&guards[1]) {
+            return Ok(Step::Done(Moved::Occupied));
+        }
+        let emptied = State { loaded: true, moved: true, ..State::default() };
+        let mut state = std::mem::replace(&mut *guards[0], emptied);
+        let renamed = |hold: &Arc<Hold>| {
+            Arc::new(Hold { user: to.clone(), admits_user: false, ..Hold::clone(hold) })
+        };
+        state.holds = state.holds.iter().map(|(id, hold)| (*id, renamed(hold))).collect();
+        // Request ids of earlier are remembered beside those that come.
+        state.requests.extend(std::mem::take(&mut guards[1].requests));
+        let moved: Vec<Arc<Hold>> = state.holds.values().cloned().collect();
+        // Those that are finished and not on record yet.
+        state.holds.extend(std::mem::take(&mut guards[1].holds));
+        for hold in &moved {
+            self.owner_shard(hold.id).lock().insert(hold.id, Arc::clone(target));
+        }
+        *guards[1] = state;
+        self.record_move(&pins, &mut guards, moved).map(|ticket| Step::Done(Moved::Done(ticket)))
+    }
+
+    fn record_move(
+        &self,
+        pins: &Pins,
+        guards: &mut Guards<'_>,
+        moved: Vec<Arc<Hold>>,
+    ) -> Result<Ticket, EngineError> {
+        let [source, target] = [&pins.0[0], &pins.0[1]];
+        let packed: Arc<[u8]> = guards[1].account.pack().into();
+        let accounts = smallvec![(source.key.clone(), Arc::from([])), (target.key.clone(), packed)];
+        let (done, ticket) = tokio::sync::oneshot::channel();
+        let pins = pins.clone();
+        let change = Change { hold: None, before: None, accounts, moved, pins, done: Some(done) };
+        if self.outbox.push(change) {
+            return Ok(Ticket(ticket));
+        }
+        self.forget(&mut guards[0], source);
+        self.forget(&mut guards[1], target);
+        Err(EngineError::Unavailable)
+    }
+}
