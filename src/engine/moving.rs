@@ -52,9 +52,8 @@ impl MemoryEngine {
         }
         let emptied = State { loaded: true, moved: true, ..State::default() };
         let mut state = std::mem::replace(&mut *guards[0], emptied);
-        let renamed = |hold: &Arc<Hold>| {
-            Arc::new(Hold { user: to.clone(), admits_user: false, ..Hold::clone(hold) })
-        };
+        let renamed =
+            |hold: &Arc<Hold>| Arc::new(Hold { user: to.clone(), admits_user: false, ..Hold::clone(hold) });
         state.holds = state.holds.iter().map(|(id, hold)| (*id, renamed(hold))).collect();
         // Request ids of earlier are remembered beside those that come.
         state.requests.extend(std::mem::take(&mut guards[1].requests));

@@ -11,9 +11,9 @@ use crate::domain::hold::Hold;
 use crate::domain::ids::{HoldId, Name, RequestId, TenantId, UserId};
 use crate::domain::time::Millis;
 use crate::ledger::{
-    Answer, AuditEntry, AuditQuery, Change, Comparison, DoubtPage, DoubtQuery, Erasure, History, HistoryQuery, Ledger,
-    LedgerError, Note, Org, Record, RecordKind, RefusalCount, StoredAccount, Tally, TenantRow, UsageRow,
-    User, UserQuery, Written,
+    Answer, AuditEntry, AuditQuery, Change, Comparison, DoubtPage, DoubtQuery, Erasure, History,
+    HistoryQuery, Ledger, LedgerError, Note, Org, Record, RecordKind, RefusalCount, StoredAccount, Tally,
+    TenantRow, UsageRow, User, UserQuery, Written,
 };
 
 #[derive(Default)]

@@ -92,12 +92,8 @@ fn recorded_form(change: &engine::Change) -> Vec<ledger::Change> {
         (Some(before), after) => (Some(before), after),
         (None, after) => (after, None),
     };
-    let of_hold = |usage, accounts| ledger::Change {
-        hold: Some(Arc::clone(hold)),
-        usage,
-        accounts,
-        moved: Vec::new(),
-    };
+    let of_hold =
+        |usage, accounts| ledger::Change { hold: Some(Arc::clone(hold)), usage, accounts, moved: Vec::new() };
     let mut recorded = vec![of_hold(first, accounts)];
     if second.is_some() {
         recorded.push(of_hold(second, Vec::new()));

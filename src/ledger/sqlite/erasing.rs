@@ -133,7 +133,8 @@ async fn rename_holds(
     erasure: &Erasure,
     rows: u32,
 ) -> Result<bool, Failure> {
-    let text = "SELECT id, body FROM holds INDEXED BY holds_by_user WHERE tenant = $1 AND user_id = $2 LIMIT $3";
+    let text =
+        "SELECT id, body FROM holds INDEXED BY holds_by_user WHERE tenant = $1 AND user_id = $2 LIMIT $3";
     let query = sqlx::query(text).bind(tenant.0).bind(erasure.user.shared()).bind(rows);
     let found = query.fetch_all(&mut *connection).await?;
     for row in &found {
@@ -212,7 +213,8 @@ pub(super) async fn end(
     erasure: &Erasure,
     at: Option<Millis>,
 ) -> Result<(), Failure> {
-    let query = sqlx::query("DELETE FROM users WHERE tenant = $1 AND id = $2 AND EXISTS (
+    let query = sqlx::query(
+        "DELETE FROM users WHERE tenant = $1 AND id = $2 AND EXISTS (
              SELECT 1 FROM users WHERE tenant = $1 AND id = $3 AND erased = 1)",
     )
     .bind(tenant.0);

@@ -42,9 +42,9 @@ use self::read::Query;
 use self::tail::Tail;
 use super::encoding::unpack_hold;
 use super::{
-    Answer, AuditEntry, AuditQuery, Change, Comparison, DoubtPage, DoubtQuery, Erasure, History, HistoryQuery, Ledger,
-    LedgerError, Note, Org, Record, RecordKind, RefusalCount, StoredAccount, Tally, TenantRow, UsageRow,
-    User, UserQuery, Written,
+    Answer, AuditEntry, AuditQuery, Change, Comparison, DoubtPage, DoubtQuery, Erasure, History,
+    HistoryQuery, Ledger, LedgerError, Note, Org, Record, RecordKind, RefusalCount, StoredAccount, Tally,
+    TenantRow, UsageRow, User, UserQuery, Written,
 };
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;

@@ -45,10 +45,8 @@ pub(super) const OF_ORG: &str =
 pub(super) const TO_MOVE: &str =
     select_users!("users INDEXED BY users_by_change", "changes_at <= $2 ORDER BY changes_at LIMIT $3");
 
-pub(super) const ERASED_DUE: &str = select_users!(
-    "users INDEXED BY users_erased",
-    "erased = 1 AND look_at <= $2 ORDER BY look_at LIMIT $3"
-);
+pub(super) const ERASED_DUE: &str =
+    select_users!("users INDEXED BY users_erased", "erased = 1 AND look_at <= $2 ORDER BY look_at LIMIT $3");
 
 pub(super) async fn erased_due(
     connection: &mut SqliteConnection,

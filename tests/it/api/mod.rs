@@ -9,6 +9,7 @@ mod days;
 mod doubt;
 mod doubts;
 mod endings;
+mod erasure;
 mod grants;
 mod idempotency;
 mod identity;

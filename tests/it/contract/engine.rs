@@ -441,3 +441,5 @@ async fn parallel_takes_admit_exactly_what_there_is() {
         assert_eq!(admitted, 15, "{name}: 150 tokens in the pool");
     }
 }
+
+mod moving;

@@ -4,6 +4,7 @@
 //! room of its own: one database that can be opened more than once.
 
 mod doubts;
+mod erasing;
 mod finding;
 mod history;
 mod holds;
@@ -88,6 +89,12 @@ macro_rules! contract {
                 users_page_without_gap_or_repeat,
                 users_are_filtered_by_plan_org_and_part_of_the_id,
                 users_belong_to_their_tenant,
+            }
+            erasing::{
+                a_record_goes_over_to_a_pseudonym_and_comes_back,
+                holds_and_accounts_go_over_in_one_commit,
+                the_past_goes_over_bit_by_bit,
+                erased_users_are_looked_at_when_it_is_time,
             }
             tallies::{
                 refusals_add_up_by_user_day_and_code,

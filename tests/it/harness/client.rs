@@ -137,6 +137,11 @@ impl Client {
         self.put(&format!("/v1/admin/users/{}", percent(user)), &body).await
     }
 
+    /// Erases a user's identity.
+    pub async fn erase(&self, user: &str) -> Reply {
+        self.send(self.request(Method::DELETE, &format!("/v1/admin/users/{}", percent(user)))).await
+    }
+
     pub async fn set_plan(&self, user: &str, plan: &str) -> Reply {
         let body = json!({"plan": plan, "effective": "now", "reason": "test"});
         self.post(&format!("/v1/admin/users/{}/plan", percent(user)), &body).await

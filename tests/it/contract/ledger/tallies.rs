@@ -13,7 +13,12 @@ use super::samples::*;
 
 const CODE: &str = "request_rate_exceeded";
 
-fn refused(tenant: TenantRef, user_id: &str, counts: &[(i32, &'static str, u64)], calls: i64) -> RefusedUser {
+pub(super) fn refused(
+    tenant: TenantRef,
+    user_id: &str,
+    counts: &[(i32, &'static str, u64)],
+    calls: i64,
+) -> RefusedUser {
     let count =
         |&(day, code, count): &(i32, &'static str, u64)| RefusalCount { day, code: code.into(), count };
     let call = |n| RefusedCall { at: at(n), code: CODE.into(), limit: Some("requests".into()) };
@@ -25,12 +30,12 @@ fn refused(tenant: TenantRef, user_id: &str, counts: &[(i32, &'static str, u64)]
     }
 }
 
-async fn add(ledger: &dyn Ledger, refused: Vec<RefusedUser>) {
+pub(super) async fn add(ledger: &dyn Ledger, refused: Vec<RefusedUser>) {
     ledger.add_tally(Arc::new(Tally { refused, compared: Vec::new() })).await.unwrap();
 }
 
 /// Day, code and count of a user.
-async fn counts(ledger: &dyn Ledger, tenant: TenantRef, id: &str) -> Vec<(i32, String, u64)> {
+pub(super) async fn counts(ledger: &dyn Ledger, tenant: TenantRef, id: &str) -> Vec<(i32, String, u64)> {
     let rows = ledger.refusals(tenant, user(id), 90..121).await.unwrap();
     rows.into_iter().map(|row| (row.day, row.code.into_owned(), row.count)).collect()
 }

@@ -1,0 +1,182 @@
+//! Erasures in between everything else: no amount is lost, and none counts twice.
+
+use serde_json::{Value, json};
+
+use crate::faults::process::Process;
+use crate::harness::sheets::Sheet;
+use crate::harness::{Client, Tenant, cli, number_from_env, row};
+use crate::model::rng::Rng;
+
+fn everything() -> Sheet {
+    Sheet::new().rb(12, 30).ob(900, 400).cc(4).dr(40).mt(9_000).per(
+        "hours",
+        json!({"session_hours": 2}),
+        3_000,
+    )
+}
+
+/// What a reply says, without ids and names.
+fn said(reply: &crate::harness::Reply) -> Value {
+    json!([
+        reply.status,
+        reply.code(),
+        reply.body["retry_after_ms"],
+        reply.body["granted"],
+        reply.body["limits"]
+    ])
+}
+
+/// One is erased now and then, the other never: all that they are told is the same.
+#[tokio::test]
+async fn a_user_who_is_erased_again_and_again_fares_like_one_who_never_is() {
+    for seed in 0..number_from_env("ERASURE_SEEDS", 4) as u64 {
+        let t = Tenant::with(everything()).await;
+        let mut rng = Rng::new(seed);
+        let mut open: Vec<[String; 2]> = Vec::new();
+        for step in 0..120 {
+            if rng.chance(25) {
+                let erased = t.erase("u").await.status;
+                assert!([204, 404].contains(&erased), "{erased}");
+            }
+            let place = usize::try_from(rng.between(0, 1_000_000)).unwrap() % open.len().max(1);
+            let (input, output) = (rng.between(0, 300), rng.between(0, 300));
+            let mut replies = Vec::new();
+            match rng.weighted(&[50, 25, 6, 6, 8, 12]) {
+                0 => {
+                    let ask = |user| t.ask_for(user, input, output, 100);
+                    replies = vec![ask("u").await, ask("v").await];
+                    if replies[0].status == 200 {
+                        open.push([replies[0].hold_id(), replies[1].hold_id()]);
+                    }
+                }
+                1 if !open.is_empty() => {
+                    for hold in open.swap_remove(place) {
+                        replies.push(t.finish(&hold, input, output).await);
+                    }
+                }
+                2 if !open.is_empty() => {
+                    for hold in open.swap_remove(place) {
+                        replies.push(t.release(&hold).await);
+                    }
+                }
+                3 if !open.is_empty() => {
+                    for hold in &open[place] {
+                        replies.push(
+                            t.extend(hold, json!({"lease_seconds": 60, "add_output_tokens": 20})).await,
+                        );
+                    }
+                }
+                4 => {
+                    for user in ["u", "v"] {
+                        let id = format!("{seed}-{step}-{user}");
+                        let item = json!({"id": id, "user": user, "input_tokens": input, "output_tokens": 3});
+                        replies.push(t.usage(&item).await);
+                    }
+                }
+                _ => t.pass(rng.between(1, 20) * rng.pick(&[1_000, 60_000, 600_000])).await,
+            }
+            if let [u, v] = &replies[..] {
+                assert_eq!(said(u), said(v), "seed {seed}, step {step}");
+            }
+            let (u, v) = (t.quota("u").await.ok(), t.quota("v").await.ok());
+            assert_eq!(u["limits"], v["limits"], "seed {seed}, step {step}");
+        }
+    }
+}
+
+/// Calls of one user while the user is erased all the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_in_flight_while_their_user_is_erased_count_once() {
+    let t = Tenant::with(Sheet::new().per("life", json!("lifetime"), 1_000_000).cc(1_000)).await;
+    let callers: Vec<_> = (0..8)
+        .map(|caller| {
+            let client = t.client.clone();
+            tokio::spawn(async move {
+                let mut rng = Rng::new(caller);
+                let mut sum = 0;
+                for _ in 0..40 {
+                    let body = json!({"user": "u", "input_tokens": 10, "max_output_tokens": 10});
+                    let hold = client.check(body).await.hold_id();
+                    match rng.between(0, 3) {
+                        0 => drop(client.release(&hold).await.ok()),
+                        1 => sum += 20,
+                        _ => {
+                            let used = rng.between(0, 20);
+                            sum += used;
+                            let body = json!({"input_tokens": used, "output_tokens": 0});
+                            client.settle(&hold, body).await.ok();
+                        }
+                    }
+                }
+                sum
+            })
+        })
+        .collect();
+    let mut erased = 0;
+    while !callers.iter().all(|caller| caller.is_finished()) {
+        erased += i32::from(t.erase("u").await.status == 204);
+    }
+    let mut sum = 0;
+    for caller in callers {
+        sum += caller.await.expect("no caller fails");
+    }
+    assert!(erased > 5, "{erased} erasures are no test");
+    let life = t.left("u", "life").await;
+    assert_eq!(life["used"].as_i64().unwrap() + life["held"].as_i64().unwrap(), sum, "{life}");
+}
+
+/// Wherever a kill comes in an erasure or a return, the next start makes it good.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_erasure_that_is_killed_is_made_good() {
+    let kept = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let data = kept.path();
+    cli(data, &["tenant", "create", "crash", "--test"]);
+    let scopes = "check quota admin:read admin:write";
+    let token = cli(data, &["token", "mint", "--tenant", "crash", "--scope", scopes, "--ttl", "24h"]);
+    let mut process = Process::serve(data, "os");
+    let mut client = Client::new(&process.url, &token);
+    client.put_clock("2026-03-10T12:00:00.000Z").await.ok();
+    client.put_plan(&Sheet::new().per("life", json!("lifetime"), 1_000_000).json()).await.ok();
+    client.put_settings(json!({"default_plan": "p"})).await.ok();
+    let call = json!({"user": "u", "input_tokens": 10});
+    let mut held = 0;
+    let mut rng = Rng::new(3);
+    for round in 0..number_from_env("ERASURE_KILLS", 12) {
+        for _ in 0..20 {
+            client.check(call.clone()).await.ok();
+            held += 10;
+        }
+        if round % 3 == 2 {
+            client.erase("u").await;
+        }
+        // The erasure, or the return by a check, and the kill at once.
+        let (other, body) = (client.clone(), call.clone());
+        let returns = round % 3 == 2;
+        let work = tokio::spawn(async move {
+            let request = match returns {
+                true => other.request(reqwest::Method::POST, "/v1/check").json(&body),
+                false => other.request(reqwest::Method::DELETE, "/v1/admin/users/u"),
+            };
+            request.send().await.ok().map(|response| response.status())
+        });
+        for _ in 0..rng.between(0, 12) {
+            client.get("/livez").await.ok();
+        }
+        process.kill();
+        let answered = work.await.unwrap();
+        process = Process::serve(data, "os");
+        client = Client::new(&process.url, &token);
+        let life = row(&client.quota("u").await.ok(), "life");
+        let found = life["held"].as_i64().unwrap();
+        let unsure = if returns { 10 } else { 0 };
+        assert!(found == held || found == held + unsure, "round {round}: {found} for {held}, {answered:?}");
+        if answered.is_some() && returns {
+            assert_eq!(found, held + 10, "round {round}: answered and lost");
+        }
+        held = found;
+    }
+    client.check(call).await.ok();
+    assert_eq!(row(&client.quota("u").await.ok(), "life")["held"], held + 10);
+    assert_eq!(client.erase("u").await.status, 204);
+    assert_eq!(client.erase("u").await.status, 404);
+}
