@@ -210,6 +210,9 @@ impl Service {
 
     /// Goes on with erasures that were begun and not ended.
     pub(super) async fn end_erasures(&self, tenant: &Tenant) -> Result<(), ServiceError> {
+        if !tenant.has_erased() {
+            return Ok(());
+        }
         for erasure in self.ledger.erasures(tenant.number).await? {
             let _turn = self.turn_of(tenant, &erasure.pseudonym).await;
             if self.ledger.erasures(tenant.number).await?.contains(&erasure) {

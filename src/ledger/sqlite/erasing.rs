@@ -38,13 +38,13 @@ macro_rules! by_days {
     };
 }
 
-const USAGE: &str = by_days!(
+pub(super) const USAGE: &str = by_days!(
     "usage",
     "SELECT usage.day, model, org, plan, feature, requests, input_tokens, output_tokens, total_tokens, credits
      FROM days CROSS JOIN usage ON usage.tenant = $1 AND usage.day = days.day AND usage.user_id = $2 LIMIT $3"
 );
 
-const REFUSALS: &str = by_days!(
+pub(super) const REFUSALS: &str = by_days!(
     "refusals",
     "SELECT refusals.day, code, count
      FROM days CROSS JOIN refusals

@@ -297,3 +297,38 @@ async fn what_an_org_shares_is_not_touched() {
     t.ask("u", 90, 0).await.ok();
     assert_eq!(t.remaining("v", "together").await, 0);
 }
+
+/// What is over when the user comes back stays under the pseudonym, a correction too.
+#[tokio::test]
+async fn what_a_rule_ended_before_the_return_is_corrected_where_it_is() {
+    for (then, by_rule) in [("charge", 100), ("release", 0)] {
+        corrected(then, by_rule).await;
+    }
+}
+
+async fn corrected(then: &str, by_rule: i64) {
+    let t = Tenant::with(Sheet::new().mt(1000).rb(10, 1)).await;
+    let u = id_in(&t);
+    t.put_settings(json!({"in_doubt_after": {"hours": 1, "then": then}})).await.ok();
+    let lost = t.ask_for(&u, 50, 50, 60).await.hold_id();
+    t.erase(&u).await.ok();
+    t.pass(2 * 3_600_000).await;
+    assert_has(&t.left(&u, "tokens_per_month").await, &json!({"used": by_rule}));
+    t.spend(&u, 1, 1).await;
+    assert_eq!(t.finish(&lost, 10, 10).await.ok()["hold"]["counted"]["total_tokens"], 20);
+    t.finish(&lost, 10, 10).await.ok();
+    assert_has(&t.left(&u, "tokens_per_month").await, &json!({"used": by_rule + 2}));
+    // There is room for the next time.
+    for _ in 0..3 {
+        assert_eq!(t.erase(&u).await.status, 204);
+        t.spend(&u, 1, 1).await;
+    }
+    assert_has(&t.left(&u, "tokens_per_month").await, &json!({"used": by_rule + 8}));
+    t.erase(&u).await.ok();
+    let sum = "SELECT sum(total_tokens) FROM usage WHERE user_id = $1";
+    // Everything that is in the journal is written by a question about usage or a history.
+    let name = pseudonym(&t).await;
+    t.get(&format!("/v1/admin/users/{name}/ledger")).await.ok();
+    let row = sqlx::query(sum).bind(&name).fetch_one(&mut database(&t).await).await.unwrap();
+    assert_eq!(row.get::<i64, _>(0), 28);
+}

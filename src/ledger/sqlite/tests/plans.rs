@@ -3,7 +3,7 @@
 
 use sqlx::{AssertSqlSafe, Row};
 
-use super::super::{doubts, history, read, records, tallies, users};
+use super::super::{doubts, erasing, history, read, records, tallies, users};
 use super::Dir;
 
 pub(super) async fn plan(dir: &Dir, query: &str) -> String {
@@ -58,6 +58,7 @@ async fn no_query_reads_a_whole_table() {
         (read::USAGE, &["usage USING PRIMARY KEY (tenant=? AND day>? AND day<?)"]),
         (users::USER, &["users USING PRIMARY KEY (tenant=? AND id=?)"]),
         (users::ALL, &["users USING PRIMARY KEY (tenant=? AND id>?)"]),
+        (users::ERASED_DUE, &["users_erased (tenant=? AND look_at<?)"]),
         (users::OF_PLAN, &["users_by_plan (tenant=? AND plan=? AND id>?)"]),
         (users::OF_ORG, &["users_by_org (tenant=? AND org=? AND id>?)"]),
         (records::NEWEST_RECORDS, &["(tenant=?)", "(tenant=? AND kind=? AND id=?)"]),
@@ -95,6 +96,11 @@ async fn counters_of_one_user_are_found_day_by_day() {
     let plan = plan(&dir, tallies::REFUSALS_OF_USER).await;
     assert!(plan.contains("refusals USING PRIMARY KEY (tenant=? AND day=? AND user_id=?)"), "{plan}");
     assert!(!plan.contains("SCAN refusals"), "{plan}");
+    for (query, table) in [(erasing::USAGE, "usage"), (erasing::REFUSALS, "refusals")] {
+        let plan = super::plans::plan(&dir, query).await;
+        let seek = format!("{table} USING PRIMARY KEY (tenant=? AND day=? AND user_id=?)");
+        assert!(plan.contains(&seek) && !plan.contains(&format!("SCAN {table}")), "{plan}");
+    }
 }
 
 #[tokio::test]
