@@ -28,8 +28,6 @@ use crate::domain::step::{self, Ask, Probe, Projections, Shortfalls, Standings, 
 use crate::domain::time::Millis;
 
 const SHARDS: usize = 256;
-/// How often a hold is looked for whose account moves meanwhile.
-const LOOKS: usize = 4;
 
 /// See the module's text.
 pub struct MemoryEngine {
@@ -58,7 +56,10 @@ impl MemoryEngine {
         }
     }
 
-    fn shard(&self, key: &AccountKey) -> &Mutex<HashMap<AccountKey, Arc<Entry>, ahash::RandomState>> {
+    pub(super) fn shard(
+        &self,
+        key: &AccountKey,
+    ) -> &Mutex<HashMap<AccountKey, Arc<Entry>, ahash::RandomState>> {
         &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
     }
 
@@ -85,7 +86,7 @@ impl MemoryEngine {
     }
 
     /// Runs `operation` with all accounts locked, or names those to load.
-    fn with<T>(
+    pub(super) fn with<T>(
         &self,
         keys: &[AccountKey],
         now: Millis,
@@ -362,18 +363,7 @@ impl Engine for MemoryEngine {
     }
 
     fn hold(&self, tenant: TenantRef, id: HoldId) -> Option<Arc<Hold>> {
-        // Its account may move between the two looks.
-        for _ in 0..LOOKS {
-            let entry = self.owner_shard(id).lock().get(&id).map(Arc::clone)?;
-            if entry.key.tenant != tenant {
-                return None;
-            }
-            let state = entry.state.lock();
-            if !state.moved {
-                return state.holds.get(&id).cloned();
-            }
-        }
-        None
+        self.find_hold(tenant, id)
     }
 
     fn request<'a>(&'a self, user: &'a AccountKey, digest: u64, now: Millis) -> Reply<'a, Option<HoldId>> {
@@ -441,21 +431,11 @@ impl Engine for MemoryEngine {
     }
 
     fn reopen(&self, key: &AccountKey) {
-        let entry = self.shard(key).lock().get(key).map(Arc::clone);
-        let Some(entry) = entry else { return };
-        let mut state = entry.state.lock();
-        if state.moved {
-            // Read anew: the ledger may have come to know it since.
-            *state = State::default();
-        }
+        self.reopen_now(key);
     }
 
     fn rest<'a>(&'a self, key: &'a AccountKey, now: Millis) -> Reply<'a, Rest> {
-        let rest = self.with(std::slice::from_ref(key), now, |_, guards, _| {
-            let unfinished = guards[0].holds.values().any(|hold| !hold.is_finished());
-            Ok(Rest { at: guards[0].account.at_rest(), unfinished })
-        });
-        std::future::ready(rest).boxed()
+        std::future::ready(self.rest_now(key, now)).boxed()
     }
 
     fn barrier(&self) -> Ticket {

@@ -246,7 +246,7 @@ mod tests {
         for another in [
             name(&files, 2, "u"),
             name(&files, 1, "U"),
-            name(&files, 1, "u "),
+            name(&files, 1, "u_"),
             name(&KeyFiles::open(other.path()).unwrap(), 1, "u"),
         ] {
             assert_ne!(another, first);
