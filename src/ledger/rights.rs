@@ -72,8 +72,10 @@ impl Rights {
 }
 
 impl Overridden {
-    /// Whether it stands at `at`.
-    pub fn holds_at(&self, at: Millis) -> bool {
-        self.set_at <= at && self.expires_at.is_none_or(|end| at < end)
+    /// Whether it stands at `at`, seen from `now`: what was written has been
+    /// written, also where a test clock was set back behind it.
+    pub fn holds_at(&self, at: Millis, now: Millis) -> bool {
+        let is_set = self.set_at <= at || self.set_at > now;
+        is_set && self.expires_at.is_none_or(|end| at < end)
     }
 }

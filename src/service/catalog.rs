@@ -357,9 +357,10 @@ impl Catalog {
         Ok(Arc::new(PoolEntry::new(parse(record, Pool::read)?, record, history, self)))
     }
 
-    /// The tenant's zone at an instant, as far back as records go.
-    pub(super) fn zone_at(&self, at: Millis) -> &Arc<Zone> {
-        let before = self.zones.iter().find(|(until, _)| at < *until);
+    /// The tenant's zone at an instant, as far back as records go. Changes that
+    /// are later than `now` were made before a test clock was set back.
+    pub(super) fn zone_at(&self, at: Millis, now: Millis) -> &Arc<Zone> {
+        let before = self.zones.iter().find(|(until, _)| at < *until && *until <= now);
         before.map_or(&self.settings.zone, |(_, zone)| zone)
     }
 

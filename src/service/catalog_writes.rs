@@ -116,9 +116,9 @@ impl PlanVersion {
 
     fn effective_at(&self, catalog: &Catalog) -> Millis {
         if self.terms.applies != Applies::NextWindow {
-            return self.takes_hold_at();
+            return self.takes_hold_at(self.written_at);
         }
-        Profile::default().holder().month_end(&self.sheet, catalog, self.written_at)
+        Profile::default().holder().month_end(&self.sheet, catalog, self.written_at, self.written_at)
     }
 }
 

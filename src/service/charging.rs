@@ -234,7 +234,7 @@ impl<'a> Subject<'a> {
             enforce: limit.enforce,
             asked,
             earlier,
-            grants: source.holder.and_then(|holder| holder.grants_on(&limit.name)).cloned(),
+            grants: source.holder.and_then(|holder| holder.grants_on(&limit.name, self.now)),
             switches: true,
             keep: 0,
         }

@@ -36,7 +36,8 @@ impl<'a> Subject<'a> {
                 let span = self.span(source, limit, *period, *anchor);
                 let spans = self.earlier_spans(source, limit, cell, *period);
                 // What a window may have been over by matters to grants alone.
-                let has_grants = source.holder.is_some_and(|holder| holder.grants_on(&limit.name).is_some());
+                let has_grants =
+                    source.holder.is_some_and(|holder| holder.grants_on(&limit.name, self.now).is_some());
                 let (since, mut earlier) = match has_grants && source.own.is_some() {
                     true => self.steps(source, limit, cell),
                     false => (Millis(0), None),
@@ -62,8 +63,8 @@ impl<'a> Subject<'a> {
             false => holder.rights.overrides.get(&limit.name),
         };
         let present = terms.in_force();
+        let came = holder.arrival.seen_at(self.now).came.at;
         if terms.is_plain() && entry.is_none() {
-            let came = holder.arrival.came.at;
             let steps = present.plan.history().figures(cell);
             return (present.since, steps.map(|steps| without_spans(Arc::clone(steps), came)));
         }
@@ -71,7 +72,7 @@ impl<'a> Subject<'a> {
         if terms.is_plain()
             && let Some(steps) = present.plan.history().figures(cell)
         {
-            instants.extend(steps.iter().map(|step| step.since.max(holder.arrival.came.at)));
+            instants.extend(steps.iter().map(|step| step.since.max(came)));
         }
         if let Some(entry) = entry {
             instants.extend([Some(entry.set_at), entry.expires_at].into_iter().flatten());
@@ -106,10 +107,10 @@ impl<'a> Subject<'a> {
         'a: 'l,
     {
         let held: &'l Limit = match terms.is_plain() {
-            true => terms.in_force().plan.version_at(at).limit_of(cell)?,
+            true => terms.in_force().plan.version_at(at, self.now).limit_of(cell)?,
             false => terms.at(at).version.limit_of(cell)?,
         };
-        Some(match source.holder.and_then(|holder| holder.overridden(&limit.name, at)) {
+        Some(match source.holder.and_then(|holder| holder.overridden(&limit.name, at, self.now)) {
             Some(numbers) => Cow::Owned(held.rule.overridden(numbers)),
             None => Cow::Borrowed(&held.rule),
         })
@@ -194,7 +195,7 @@ impl<'a> Subject<'a> {
     /// window that begins at that very instant had begun when it came.
     fn was_written(&self, source: &Source<'_, 'a>, at: Millis) -> bool {
         let version = source.own.map(|terms| match terms.is_plain() {
-            true => terms.in_force().plan.version_at(at),
+            true => terms.in_force().plan.version_at(at, self.now),
             false => terms.at(at).version,
         });
         self.catalog.zones.iter().any(|(until, _)| *until == at)
@@ -210,7 +211,7 @@ impl<'a> Subject<'a> {
         at: Millis,
     ) -> (&'l Arc<Zone>, Anchor) {
         let held = match source.own {
-            Some(terms) if terms.is_plain() => terms.in_force().plan.version_at(at).limit_of(cell),
+            Some(terms) if terms.is_plain() => terms.in_force().plan.version_at(at, self.now).limit_of(cell),
             Some(terms) => terms.at(at).version.limit_of(cell),
             None => None,
         };
@@ -219,7 +220,7 @@ impl<'a> Subject<'a> {
             _ => (None, Anchor::Calendar),
         };
         let holders = source.holder.and_then(|holder| holder.zone);
-        (own.or(holders).unwrap_or_else(|| self.catalog.zone_at(at)), anchor)
+        (own.or(holders).unwrap_or_else(|| self.catalog.zone_at(at, self.now)), anchor)
     }
 
     /// The limit's own zone, else the user's or org's, else the tenant's.
@@ -247,7 +248,7 @@ pub(super) fn without_spans(steps: Arc<[FigureStep]>, from: Millis) -> Earlier {
 impl<'a> Source<'_, 'a> {
     /// A limit's rule at `now`, with the numbers that stand in place of its own.
     pub(super) fn rule<'l>(&self, limit: &'l Limit, now: Millis) -> Cow<'l, Rule> {
-        match self.holder.and_then(|holder| holder.overridden(&limit.name, now)) {
+        match self.holder.and_then(|holder| holder.overridden(&limit.name, now, now)) {
             Some(numbers) => Cow::Owned(limit.rule.overridden(numbers)),
             None => Cow::Borrowed(&limit.rule),
         }

@@ -59,7 +59,7 @@ impl History {
         let mut history = Self::default();
         let mut rules: HashMap<CellId, WindowRule> = HashMap::new();
         for (index, version) in versions.iter().enumerate() {
-            let since = version.takes_hold_at();
+            let since = version.takes_hold_at(version.written_at);
             let limits = version.sheet.limits.iter().zip(&version.cells);
             if index + 1 < versions.len() {
                 history.add(since, limits.clone());

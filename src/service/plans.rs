@@ -85,11 +85,31 @@ pub(super) struct Moment {
     pub revision: u64,
 }
 
+impl Moment {
+    /// As it looks at `now`. What is on record has happened: what is later than
+    /// `now` was written before a test clock was set back, and so before all
+    /// that was written since.
+    fn seen_at(self, now: Millis) -> Self {
+        // Whoever is not on record comes after all who are.
+        match self.at > now && self.revision != u64::MAX {
+            true => Self { at: Millis(i64::MIN), ..self },
+            false => self,
+        }
+    }
+}
+
 /// When somebody came on record, and to the plan.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Arrival {
     pub born: Moment,
     pub came: Moment,
+}
+
+impl Arrival {
+    /// See [`Moment::seen_at`].
+    pub fn seen_at(self, now: Millis) -> Self {
+        Self { born: self.born.seen_at(now), came: self.came.seen_at(now) }
+    }
 }
 
 impl VersionTerms {
@@ -149,16 +169,17 @@ impl PlanVersion {
         self.terms.to == Audience::Everyone && self.terms.applies != Applies::NextWindow
     }
 
-    /// When it takes hold of those who come new.
-    pub(super) fn takes_hold_at(&self) -> Millis {
+    /// When it takes hold of those who come new, seen from `now`.
+    pub(super) fn takes_hold_at(&self, now: Millis) -> Millis {
+        let written = self.written(now).at;
         match self.terms.applies {
-            Applies::At(at) => at.max(self.written_at),
-            Applies::Now | Applies::NextWindow => self.written_at,
+            Applies::At(at) => at.max(written),
+            Applies::Now | Applies::NextWindow => written,
         }
     }
 
-    fn written(&self) -> Moment {
-        Moment { at: self.written_at, revision: self.revision }
+    fn written(&self, now: Millis) -> Moment {
+        Moment { at: self.written_at, revision: self.revision }.seen_at(now)
     }
 }
 
@@ -238,9 +259,9 @@ impl Plan {
     }
 
     /// The version that held at an instant for those who have been there all
-    /// the time, where every version is for everyone.
-    pub(super) fn version_at(&self, at: Millis) -> &Arc<PlanVersion> {
-        let held = self.versions.iter().rev().find(|version| version.takes_hold_at() <= at);
+    /// the time, where every version is for everyone; seen from `now`.
+    pub(super) fn version_at(&self, at: Millis, now: Millis) -> &Arc<PlanVersion> {
+        let held = self.versions.iter().rev().find(|version| version.takes_hold_at(now) <= at);
         held.unwrap_or(&self.versions[0])
     }
 
@@ -254,8 +275,8 @@ impl Plan {
     }
 
     /// The versions that hold for somebody, with when each takes hold,
-    /// ascending. `month_end` tells when their running month ends, by the
-    /// sheet that holds, seen from an instant.
+    /// ascending; `arrival` as it looks at `now`. `month_end` tells when their
+    /// running month ends, by the sheet that holds, seen from an instant.
     pub(super) fn timeline(
         &self,
         arrival: Arrival,
@@ -268,20 +289,19 @@ impl Plan {
                 steps.push((Millis(i64::MIN), version));
                 continue;
             };
-            if version.terms.to == Audience::NewUsers && arrival.born < version.written() {
+            let written = version.written(now);
+            if version.terms.to == Audience::NewUsers && arrival.born < written {
                 continue;
             }
             let from = match version.terms.applies {
-                Applies::Now => version.written_at.min(now),
-                Applies::At(at) => at.max(version.written_at),
+                Applies::Now => written.at,
+                Applies::At(at) => at.max(written.at),
                 // Who is not on record comes with the next call.
-                Applies::NextWindow if arrival.came.max(arrival.born) >= version.written() => {
-                    version.written_at.min(now)
-                }
+                Applies::NextWindow if arrival.came.max(arrival.born) >= written => written.at,
                 Applies::NextWindow => month_end(&before.sheet, version.written_at),
             };
             // What still waits when a newer version is written never comes.
-            while steps.len() > 1 && steps.last().is_some_and(|(since, _)| *since > version.written_at) {
+            while steps.len() > 1 && steps.last().is_some_and(|(since, _)| *since > written.at) {
                 steps.pop();
             }
             steps.push((from, version));

@@ -72,12 +72,12 @@ impl<'a> Holder<'a> {
     /// # Errors
     /// `UnknownPlan`.
     pub fn terms(&self, plan: &Name, catalog: &'a Catalog, now: Millis) -> Result<Terms<'a>, ServiceError> {
-        let came = self.arrival.came.at;
+        let arrival = self.arrival.seen_at(now);
+        let came = arrival.came.at;
         let present = catalog.plan(plan).ok_or(ServiceError::UnknownPlan)?;
         if self.rights.schedule.is_empty() && present.is_settled(now) {
             let version = present.newest();
-            let since = Some(version.takes_hold_at()).filter(|at| *at <= now).unwrap_or_default();
-            let since = since.max(came).min(now);
+            let since = version.takes_hold_at(now).max(came).min(now);
             let regimes = smallvec![Regime { since, plan: present, version }];
             return Ok(Terms { regimes, to_come: Vec::new(), is_plain: true });
         }
@@ -87,11 +87,11 @@ impl<'a> Holder<'a> {
             // A plan is never deleted; one that is missing leaves the one before.
             let Some(plan) = catalog.plan(name) else { continue };
             all.retain(|regime| regime.since < start);
-            let mut arrival = self.arrival;
+            let mut arrival = arrival;
             if start > came {
                 (arrival.came.at, arrival.came.revision) = (start, 0);
             }
-            let month_end = |sheet: &Sheet, at: Millis| self.month_end(sheet, catalog, at);
+            let month_end = |sheet: &Sheet, at: Millis| self.month_end(sheet, catalog, at, now);
             let steps = plan.timeline(arrival, now, month_end);
             let held = steps.iter().rposition(|(since, _)| *since <= start).unwrap_or(0);
             let later = steps[held..].iter();
@@ -104,7 +104,7 @@ impl<'a> Holder<'a> {
 
     /// When the month that runs at `at` ends: that of the sheet's first limit
     /// by the month, else the calendar's.
-    pub fn month_end(&self, sheet: &Sheet, catalog: &Catalog, at: Millis) -> Millis {
+    pub fn month_end(&self, sheet: &Sheet, catalog: &Catalog, at: Millis, now: Millis) -> Millis {
         let month = sheet.limits.iter().find_map(|limit| match &limit.rule {
             Rule::Window { period: Period::Month, zone, anchor, .. } if limit.scope == self.scope => {
                 Some((zone.as_ref(), *anchor))
@@ -118,7 +118,7 @@ impl<'a> Holder<'a> {
             Anchor::User => self.anchor_day,
         };
         let borders = |at: Millis| {
-            let zone = fixed.unwrap_or_else(|| catalog.zone_at(at));
+            let zone = fixed.unwrap_or_else(|| catalog.zone_at(at, now));
             Calendar.borders(zone, Period::Month, anchor_day, at)
         };
         // Changes of the rule since then leave the month that ran to its end.
@@ -137,13 +137,13 @@ impl<'a> Holder<'a> {
         end.unwrap_or_else(|| borders(at).end)
     }
 
-    /// What stands in place of a limit's numbers at `at`.
-    pub fn overridden(&self, limit: &Label, at: Millis) -> Option<&'a Override> {
+    /// What stands in place of a limit's numbers at `at`, seen from `now`.
+    pub fn overridden(&self, limit: &Label, at: Millis, now: Millis) -> Option<&'a Override> {
         if self.rights.overrides.is_empty() {
             return None;
         }
         let entry = self.rights.overrides.get(limit)?;
-        entry.holds_at(at).then_some(&entry.numbers)
+        entry.holds_at(at, now).then_some(&entry.numbers)
     }
 
     /// When what stands in place of the plan's numbers, or beside them, next
@@ -154,8 +154,17 @@ impl<'a> Holder<'a> {
         overrides.chain(grants).filter(|end| *end > now).min()
     }
 
-    pub fn grants_on(&self, limit: &Label) -> Option<&'a Arc<[Grant]>> {
-        self.grants.iter().find(|(name, _)| name == limit).map(|(_, grants)| grants)
+    pub fn grants_on(&self, limit: &Label, now: Millis) -> Option<Arc<[Grant]>> {
+        let (_, grants) = self.grants.iter().find(|(name, _)| name == limit)?;
+        if grants.iter().all(|grant| grant.given <= now) {
+            return Some(Arc::clone(grants));
+        }
+        // Given before a test clock was set back, and so before anything was taken.
+        let seen = |grant: &Grant| match grant.given > now {
+            true => Grant { given: Millis(i64::MIN), ..*grant },
+            false => *grant,
+        };
+        Some(grants.iter().map(seen).collect())
     }
 }
 

@@ -185,7 +185,7 @@ impl Service {
             Some(limit) => self.begun(&charging, limit, now).await?,
             None => None,
         };
-        let by_calendar = || subject.holder.month_end(sheet, &catalog, now);
+        let by_calendar = || subject.holder.month_end(sheet, &catalog, now, now);
         Ok(Running { month, end: month.map_or_else(by_calendar, |month| month.end) })
     }
 

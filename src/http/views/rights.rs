@@ -18,7 +18,7 @@ pub fn upcoming_view(next: &Upcoming) -> Value {
 /// Those that stand at `now`, by limit.
 pub fn overrides_view(rights: Option<&Rights>, now: Millis) -> Value {
     let every = rights.into_iter().flat_map(|rights| &rights.overrides);
-    let standing = every.filter(|(_, entry)| entry.holds_at(now));
+    let standing = every.filter(|(_, entry)| entry.holds_at(now, now));
     let view = standing.map(|(limit, entry)| {
         let mut view = json!(entry.numbers);
         view["expires_at"] = json!(entry.expires_at);

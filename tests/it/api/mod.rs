@@ -31,6 +31,7 @@ mod reads;
 mod records;
 mod refusals;
 mod retries;
+mod set_back;
 mod shadow;
 mod shared;
 mod shipped;
