@@ -19,6 +19,7 @@ mod keys;
 mod lists;
 mod moves;
 mod numbers;
+mod odd;
 mod operators;
 mod orgs;
 mod overrides;
