@@ -111,7 +111,11 @@ impl<'a> Holder<'a> {
             }
             _ => None,
         });
-        let (own, anchor) = month.unwrap_or((None, Anchor::Calendar));
+        let Some((own, anchor)) = month else {
+            // No window runs: nothing is to be kept.
+            let zone = self.zone.unwrap_or(&catalog.settings.zone);
+            return Calendar.borders(zone, Period::Month, 1, at).end;
+        };
         let fixed = own.or(self.zone);
         let anchor_day = match anchor {
             Anchor::Calendar => 1,
