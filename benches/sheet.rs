@@ -69,6 +69,7 @@ fn charge(limit: &Limit, now: Millis) -> Charge {
         asked: true,
         earlier: None,
         grants: None,
+        to_come: None,
         switches: true,
         keep: 0,
     }

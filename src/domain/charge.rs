@@ -57,6 +57,9 @@ pub struct Charge {
     /// What was ever granted on a window, as long as a window that it may have
     /// to pay for is not over and done with; `None` for nearly all.
     pub grants: Option<Arc<[Grant]>>,
+    /// Figures of a bucket that are known to come, ascending: waits are told by
+    /// them. `None` for nearly all.
+    pub to_come: Option<Arc<[FigureStep]>>,
     /// Whether the figures stay in the cell. In an account that several sheets
     /// share, only an admitted check may leave its own behind.
     pub switches: bool,

@@ -14,6 +14,8 @@ pub const MAX_PAGE: u32 = 500;
 
 /// What a list is ordered by.
 pub trait Key: Ord + Sized {
+    /// Which lists' cursors it stands in: those of others are refused.
+    const LIST: &'static str;
     fn read(text: &str) -> Option<Self>;
     fn write(&self) -> String;
 }
@@ -66,15 +68,18 @@ pub fn list_with<K: Key>(data: Vec<Value>, last: Option<K>, add: impl FnOnce(&mu
 }
 
 fn write_cursor<K: Key>(last: &K) -> String {
-    URL_SAFE_NO_PAD.encode(last.write())
+    URL_SAFE_NO_PAD.encode(format!("{}:{}", K::LIST, last.write()))
 }
 
 fn read_cursor<K: Key>(cursor: &str) -> Option<K> {
     let bytes = URL_SAFE_NO_PAD.decode(cursor).ok()?;
-    K::read(std::str::from_utf8(&bytes).ok()?)
+    let (list, key) = std::str::from_utf8(&bytes).ok()?.split_once(':')?;
+    K::read(key).filter(|_| list == K::LIST)
 }
 
 impl Key for Name {
+    const LIST: &'static str = "names";
+
     fn read(text: &str) -> Option<Self> {
         Self::parse(text).ok()
     }
@@ -85,6 +90,8 @@ impl Key for Name {
 }
 
 impl Key for TenantId {
+    const LIST: &'static str = "tenants";
+
     fn read(text: &str) -> Option<Self> {
         Self::parse(text).ok()
     }
@@ -95,6 +102,8 @@ impl Key for TenantId {
 }
 
 impl Key for UserId {
+    const LIST: &'static str = "users";
+
     fn read(text: &str) -> Option<Self> {
         Self::parse(text).ok()
     }
@@ -106,6 +115,8 @@ impl Key for UserId {
 
 /// The id of a key.
 impl Key for String {
+    const LIST: &'static str = "keys";
+
     fn read(text: &str) -> Option<Self> {
         let is_kid = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
         is_kid.then(|| text.to_owned())
@@ -118,6 +129,8 @@ impl Key for String {
 
 /// A version, newest first.
 impl Key for Reverse<u32> {
+    const LIST: &'static str = "versions";
+
     fn read(text: &str) -> Option<Self> {
         text.parse().ok().map(Self)
     }
@@ -129,6 +142,8 @@ impl Key for Reverse<u32> {
 
 /// The number of an audit row, newest first.
 impl Key for Reverse<u64> {
+    const LIST: &'static str = "audit";
+
     fn read(text: &str) -> Option<Self> {
         text.parse().ok().map(Self)
     }

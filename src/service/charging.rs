@@ -234,6 +234,7 @@ impl<'a> Subject<'a> {
             enforce: limit.enforce,
             asked,
             earlier,
+            to_come: self.steps_to_come(source, limit, cell),
             grants: source.holder.and_then(|holder| holder.grants_on(&limit.name, self.now)),
             switches: true,
             keep: 0,

@@ -35,6 +35,9 @@ pub enum ServiceError {
     /// Not there, or another tenant's: the two are never told apart.
     #[error("there is no such {0}")]
     NotFound(&'static str),
+    /// Not on record, and the tenant has no default plan.
+    #[error("the user is not on record and there is no default plan")]
+    UnknownUser,
     /// A plan was named that the tenant does not have.
     #[error("there is no such plan")]
     UnknownPlan,

@@ -167,6 +167,7 @@ fn extend_charges(
             asked: false,
             earlier: None,
             grants: place.and_then(|place| now[place].grants.clone()),
+            to_come: place.and_then(|place| now[place].to_come.clone()),
             switches: charging.is_ones_own(account),
             keep,
         }

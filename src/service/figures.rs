@@ -79,7 +79,7 @@ impl<'a> Subject<'a> {
         }
         let mut steps: Vec<FigureStep> = Vec::new();
         for since in self.until_now(instants) {
-            let Some(rule) = self.rule_at(source, terms, limit, cell, since) else { continue };
+            let Some(rule) = self.rule_at(source, terms, cell, since) else { continue };
             let Some((most, refill)) = numbers(&rule) else { continue };
             if steps.last().is_none_or(|last| (last.most, last.refill) != (most, refill)) {
                 steps.push(FigureStep { most, refill, since });
@@ -93,27 +93,50 @@ impl<'a> Subject<'a> {
         }
     }
 
+    /// The changes of a bucket's figures that are known to come.
+    pub(super) fn steps_to_come(
+        &self,
+        source: &Source<'_, 'a>,
+        limit: &Limit,
+        cell: CellId,
+    ) -> Option<Arc<[FigureStep]>> {
+        let (terms, holder) = (source.own?, source.holder?);
+        let end = holder.rights.overrides.get(&limit.name).and_then(|entry| entry.expires_at);
+        let end = end.filter(|end| *end > self.now);
+        if (terms.to_come.is_empty() && end.is_none()) || !matches!(limit.rule, Rule::Bucket { .. }) {
+            return None;
+        }
+        let mut instants: Instants = terms.to_come.iter().map(|regime| regime.since).chain(end).collect();
+        instants.sort_unstable();
+        let step = |since: &Millis| {
+            let version = terms.will_be(*since).version;
+            let rule = version.limit_of(cell).map(|held| self.with_override(source, held, *since))?;
+            numbers(&rule).map(|(most, refill)| FigureStep { most, refill, since: *since })
+        };
+        Some(instants.iter().filter_map(step).collect())
+    }
+
+    fn with_override<'l>(&self, source: &Source<'_, 'a>, held: &'l Limit, at: Millis) -> Cow<'l, Rule> {
+        match source.holder.and_then(|holder| holder.overridden(&held.name, at, self.now)) {
+            Some(numbers) => Cow::Owned(held.rule.overridden(numbers)),
+            None => Cow::Borrowed(&held.rule),
+        }
+    }
+
     /// A limit's rule as it stood at an instant; `None` where the plan of then
     /// did not have it.
-    fn rule_at<'l>(
+    fn rule_at(
         &self,
         source: &Source<'_, 'a>,
         terms: &Terms<'a>,
-        limit: &'l Limit,
         cell: CellId,
         at: Millis,
-    ) -> Option<Cow<'l, Rule>>
-    where
-        'a: 'l,
-    {
-        let held: &'l Limit = match terms.is_plain() {
+    ) -> Option<Cow<'a, Rule>> {
+        let held = match terms.is_plain() {
             true => terms.in_force().plan.version_at(at, self.now).limit_of(cell)?,
             false => terms.at(at).version.limit_of(cell)?,
         };
-        Some(match source.holder.and_then(|holder| holder.overridden(&limit.name, at, self.now)) {
-            Some(numbers) => Cow::Owned(held.rule.overridden(numbers)),
-            None => Cow::Borrowed(&held.rule),
-        })
+        Some(self.with_override(source, held, at))
     }
 
     /// Ascending, each once, none to come.

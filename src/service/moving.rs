@@ -20,6 +20,8 @@ use super::registry::Registry;
 use super::terms::REMEMBERED_MS;
 use super::users::{TRIES, new_user};
 
+/// Moves to come of one user, at most.
+const SCHEDULE_MAX: usize = 8;
 /// Whoever moves users when their time has come.
 const BY_SCHEDULE: &str = "schedule";
 
@@ -185,7 +187,7 @@ fn plan_moves(user: &mut User, change: &PlanChange, start: Millis, now: Millis) 
     if change.until.is_some_and(|until| until <= start) {
         return Err(ServiceError::invalid("/until", format!("must be later than the start, {start}")));
     }
-    let before = user.plan.clone();
+    let before = user.clone();
     let mut schedule = Vec::new();
     if start <= now {
         move_to(user, change.plan.clone(), now);
@@ -193,7 +195,20 @@ fn plan_moves(user: &mut User, change: &PlanChange, start: Millis, now: Millis) 
         schedule.push(Move { at: start, plan: change.plan.clone() });
     }
     if let Some(until) = change.until {
-        schedule.push(Move { at: until, plan: change.then.clone().unwrap_or(before) });
+        match &change.then {
+            Some(then) => schedule.push(Move { at: until, plan: then.clone() }),
+            // Then it goes on as it would have without the trial.
+            None => {
+                let to_come = before.rights.as_ref().map_or(&[][..], |rights| &rights.schedule);
+                let (by_then, later) = to_come.split_at(to_come.partition_point(|come| come.at <= until));
+                let plan = by_then.last().map_or(&before.plan, |come| &come.plan);
+                schedule.push(Move { at: until, plan: plan.clone() });
+                schedule.extend_from_slice(later);
+            }
+        }
+    }
+    if schedule.len() > SCHEDULE_MAX {
+        return Err(ServiceError::invalid("/until", "is one trial too many within another"));
     }
     set_schedule(user, schedule);
     Ok(())

@@ -21,7 +21,7 @@ impl Service {
         let catalog = tenant.catalog();
         let party = self.registry.party(tenant, &user).await?;
         let account = party.account_of(&user).ok_or(ServiceError::NotFound("user"))?;
-        let subject = party.subject(tenant, &catalog, account, now)?.ok_or(ServiceError::NotFound("user"))?;
+        let subject = party.subject(tenant, &catalog, account, now)?.ok_or(ServiceError::UnknownUser)?;
         let scopes = [Scope::User, Scope::Org, Scope::Tenant];
         let Standing { limits, state, next_call_at, next_lease_end } =
             self.standing_of(&subject, &scopes).await?;

@@ -196,6 +196,12 @@ impl<'a> Terms<'a> {
         self.is_plain
     }
 
+    /// What will hold at `at`, as far as is known now.
+    pub fn will_be(&self, at: Millis) -> Regime<'a> {
+        let by_then = self.to_come.iter().rev().find(|regime| regime.since <= at);
+        by_then.copied().unwrap_or_else(|| self.in_force())
+    }
+
     /// What held at `at`; of the time before anything did, the first.
     pub fn at(&self, at: Millis) -> Regime<'a> {
         let before = self.regimes.iter().rev().find(|regime| regime.since <= at);

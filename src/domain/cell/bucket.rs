@@ -124,21 +124,37 @@ impl Bucket {
     }
 
     /// Milliseconds until `amount` tokens are there if nothing else happens
-    /// than refill and the lease ends to come (ascending). `None`: never.
+    /// than refill, the lease ends to come and the changes of figures to come
+    /// (both ascending). `None`: never.
     pub fn wait_ms(
         &self,
         amount: u64,
         ends: impl Iterator<Item = (Millis, u64)>,
+        changes: &[FigureStep],
         now: Millis,
     ) -> Option<u64> {
         let target = i64::try_from(amount).ok()?.checked_mul(UNIT)?;
         let mut future = self.clone();
         future.refill_to(now);
-        for (end, freed) in ends {
-            if let Some(reached) = future.reaches(target).filter(|reached| *reached <= end) {
+        let mut ends = ends.peekable();
+        let mut changes = changes.iter().peekable();
+        loop {
+            let end = ends.peek().map(|(end, _)| *end);
+            let change = changes.next_if(|change| end.is_none_or(|end| change.since <= end));
+            let Some(next) = change.map(|change| change.since).or(end) else { break };
+            // At the instant of a change the new figures hold.
+            let by_then = |reached: &Millis| *reached < next || (change.is_none() && *reached == next);
+            if let Some(reached) = future.reaches(target).filter(by_then) {
                 return Some((reached.0 - now.0).max(0) as u64);
             }
-            future.end_lease(freed, end);
+            match (change, ends.next_if(|_| change.is_none())) {
+                (Some(change), _) => {
+                    future.switch(*change, next);
+                    future.refill_to(next);
+                }
+                (None, Some((end, freed))) => future.end_lease(freed, end),
+                (None, None) => break,
+            }
         }
         Some((future.reaches(target)?.0 - now.0).max(0) as u64)
     }

@@ -30,7 +30,7 @@ fn a_retry_is_told_to_the_millisecond() {
     let mut bucket = Bucket::full(1, 40, at(0));
     bucket.take(1, false);
     refilled(&mut bucket, at(200));
-    assert_eq!(bucket.wait_ms(1, std::iter::empty(), at(200)), Some(1300));
+    assert_eq!(bucket.wait_ms(1, std::iter::empty(), &[], at(200)), Some(1300));
     refilled(&mut bucket, at(1499));
     assert_eq!(bucket.available(), 0);
     refilled(&mut bucket, at(1500));
@@ -68,7 +68,31 @@ fn an_overrun_is_a_debt_that_refill_repays() {
     bucket.settle(1000, 3200, true, at(0));
     assert_eq!(bucket.standing(at(0)).remaining(), 0);
     assert!(bucket.standing(at(0)).is_over());
-    assert_eq!(bucket.wait_ms(100, std::iter::empty(), at(0)), Some(1_300_000));
+    assert_eq!(bucket.wait_ms(100, std::iter::empty(), &[], at(0)), Some(1_300_000));
+}
+
+#[test]
+fn a_wait_counts_the_changes_of_figures_to_come() {
+    // Empty, one a second; in 3 s ten a second, in 5 s one again, with room for 5 less.
+    let mut bucket = Bucket::full(100, 60, at(0));
+    bucket.take(100, false);
+    let changes = [step(100, 600, at(3_000)), step(95, 60, at(5_000))];
+    let wait = |amount| bucket.wait_ms(amount, std::iter::empty(), &changes, at(0));
+    assert_eq!(wait(2), Some(2_000));
+    assert_eq!(wait(3), Some(3_000), "the level carries over");
+    assert_eq!(wait(10), Some(3_700));
+    // 23 at 5 s, less the 5 of the smaller bucket.
+    assert_eq!(wait(23), Some(10_000), "not at the instant of the change");
+    for amount in [2, 3, 10, 22, 23, 40] {
+        let told = wait(amount).expect("it comes") as i64;
+        let level_at = |ms: i64| {
+            let mut later = bucket.clone();
+            let come: Vec<FigureStep> = changes.iter().filter(|c| c.since <= at(ms)).copied().collect();
+            later.advance(&come, std::iter::empty(), at(ms));
+            later.available()
+        };
+        assert!(level_at(told) >= amount && level_at(told - 1) < amount, "{amount} after {told}");
+    }
 }
 
 #[test]
@@ -252,7 +276,7 @@ proptest! {
         ends.sort();
         bucket.settle(0, spent, false, at(0));
         let amount = amount.min(capacity);
-        let wait = bucket.wait_ms(amount, ends.iter().copied(), at(0)).expect("it comes") as i64;
+        let wait = bucket.wait_ms(amount, ends.iter().copied(), &[], at(0)).expect("it comes") as i64;
         let level_at = |ms: i64| {
             let mut later = bucket.clone();
             let due = ends.iter().copied().filter(|(end, _)| *end <= at(ms));

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::{Projections, Remedy, Shown, Standings};
 use crate::domain::account::{Account, Projection};
 use crate::domain::cell::{Bucket, Cell, Slots, Standing, Window};
-use crate::domain::charge::{Charge, Figures, Span};
+use crate::domain::charge::{Charge, FigureStep, Figures, Span};
 use crate::domain::quantity::add_saturating;
 use crate::domain::time::Millis;
 
@@ -86,7 +86,13 @@ impl<'a> Seen<'a> {
             (Cell::Bucket(bucket), Figures::Bucket { capacity, refill, .. }) if capacity > 0 => {
                 let bucket = bucket.seen_with(capacity, refill, now);
                 let target = needed.saturating_add(charge.keep);
-                wait(bucket.wait_ms(target, account.lease_ends(place, now), now))
+                let after = |changes: &[FigureStep]| {
+                    bucket.wait_ms(target, account.lease_ends(place, now), changes, now)
+                };
+                let to_come = charge.to_come.as_deref().unwrap_or_default();
+                // Smaller figures to come may leave no room for it: by those of
+                // now there is.
+                wait(after(to_come).or_else(|| after(&[])))
             }
             (Cell::Window(window), Figures::Window { span, .. }) => {
                 let end = window.current(span).map(|(_, end)| end);

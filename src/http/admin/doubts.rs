@@ -224,6 +224,8 @@ fn in_doubt(state: &str) -> Result<(), &'static str> {
 
 /// When the hold came into doubt, and its id.
 impl Key for DoubtKey {
+    const LIST: &'static str = "doubts";
+
     fn read(text: &str) -> Option<Self> {
         let (since, hold) = text.split_once(' ')?;
         let since = since.parse().ok().map(Millis).filter(|at| (Millis(0)..=Millis::MAX).contains(at))?;

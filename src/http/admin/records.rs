@@ -202,6 +202,8 @@ impl Compared {
 }
 
 impl Key for Compared {
+    const LIST: &'static str = "decisions";
+
     fn read(text: &str) -> Option<Self> {
         let (day, words) = text.split_once('.')?;
         let (ours, theirs) = words.split_once('.')?;
@@ -217,6 +219,8 @@ const KINDS: [Kind; 5] = [Kind::Changed, Kind::Checked, Kind::InDoubt, Kind::End
 
 /// A place in a user's ledger, newest first.
 impl Key for Reverse<Place> {
+    const LIST: &'static str = "ledger";
+
     fn read(text: &str) -> Option<Self> {
         let (at, rest) = text.split_once('.')?;
         let (kind, id) = rest.split_once('.')?;

@@ -21,6 +21,7 @@ impl From<ServiceError> for Problem {
             ServiceError::Unauthenticated(_) => unauthenticated().caused_by(error),
             ServiceError::TenantSuspended => Self::new(Kind::TenantSuspended, detail),
             ServiceError::NotFound(_) => Self::new(Kind::NotFound, detail),
+            ServiceError::UnknownUser => Self::new(Kind::UnknownUser, detail),
             ServiceError::UnknownPlan => Self::new(Kind::UnknownPlan, detail),
             ServiceError::UnknownModel => Self::new(Kind::UnknownModel, detail),
             ServiceError::Invalid(faults) => Self::invalid(faults),

@@ -10,6 +10,7 @@ mod doubt;
 mod doubts;
 mod endings;
 mod erasure;
+mod foreseen;
 mod grants;
 mod idempotency;
 mod identity;

@@ -40,6 +40,7 @@ fn bucket(account: u8, capacity: u64) -> Charge {
         asked: true,
         earlier: None,
         grants: None,
+        to_come: None,
         switches: true,
         keep: 0,
     }

@@ -35,6 +35,7 @@ fn charge(account: u8, cell: u64, meter: MeterCode, figures: Figures, demand: De
         asked: true,
         earlier: None,
         grants: None,
+        to_come: None,
         switches: true,
         keep: 0,
     }
