@@ -123,6 +123,7 @@ pub struct Asked {
     pub granted: i128,
 }
 
+#[derive(Clone)]
 pub struct Oracle {
     pub now: Ms,
     pub zone: String,

@@ -58,12 +58,27 @@ impl Bucket {
         self.at = to;
     }
 
-    /// The first instant at which the level reaches `n`, if nothing else happens.
-    pub fn ready_at(&self, capacity: i128, refill: i128, n: i128) -> Option<Ms> {
-        let target = (capacity - n) * UNIT;
+    /// The first instant at which the level reaches `n`, if nothing else happens than changes
+    /// of figures that are known to come: when, capacity, refill. If those leave no room for it,
+    /// by the figures of now.
+    pub fn ready_at(
+        &self,
+        (capacity, refill): (i128, i128),
+        to_come: &[(Ms, i128, i128)],
+        n: i128,
+    ) -> Option<Ms> {
+        let by_all = self.ready_by((capacity, refill), to_come, n);
+        by_all.or_else(|| self.ready_by((capacity, refill), &[], n))
+    }
+
+    fn ready_by(&self, figures: (i128, i128), to_come: &[(Ms, i128, i128)], n: i128) -> Option<Ms> {
+        let (mut capacity, mut refill) = figures;
+        let mut to_come = to_come.iter();
+        let mut change = to_come.next();
         let mut later = self.clone();
         later.refill = refill;
         loop {
+            let target = (capacity - n) * UNIT;
             if later.deficit <= target {
                 return Some(later.at);
             }
@@ -71,11 +86,19 @@ impl Bucket {
             if target >= later.held_tokens() * UNIT && refill > 0 {
                 let wait = (later.deficit - target).div_ceil_by(refill);
                 let there = later.at + i64::try_from(wait).unwrap_or(i64::MAX / 4);
-                if end.is_none_or(|end| there <= end) {
+                if end.is_none_or(|end| there <= end) && change.is_none_or(|change| there < change.0) {
                     return Some(there);
                 }
             }
-            later.advance(end?);
+            match change {
+                Some(new) if end.is_none_or(|end| new.0 <= end) => {
+                    later.advance(new.0);
+                    (capacity, refill) = (new.1, new.2);
+                    later.refill = refill;
+                    change = to_come.next();
+                }
+                _ => later.advance(end?),
+            }
         }
     }
 

@@ -120,6 +120,39 @@ impl Oracle {
         )
     }
 
+    /// What a bucket's figures are known to become: when, capacity, refill.
+    pub fn figures_to_come(&self, asked: &Asked) -> Vec<(Ms, i128, i128)> {
+        let mut instants = match &asked.key.0 {
+            Account::User(name) => self.users.get(name).map_or_else(Vec::new, |user| {
+                user.standing.instants().into_iter().chain(user.pending.iter().map(|m| m.0)).collect()
+            }),
+            Account::Org(name) => self
+                .orgs
+                .get(name)
+                .filter(|org| org.plan.is_some())
+                .map_or_else(Vec::new, |org| org.instants().into_iter().collect()),
+            _ => Vec::new(),
+        };
+        instants.sort_unstable();
+        instants.dedup();
+        let at_that_time = |at: Ms| {
+            let mut world = self.clone();
+            world.holds.clear();
+            world.set_clock(at);
+            let limits = match &asked.key.0 {
+                Account::User(name) => world.plan_limits(name),
+                Account::Org(name) => world.org_limits(name),
+                _ => Vec::new(),
+            };
+            let same = limits.into_iter().find(|known| known.key == asked.key)?;
+            match same.limit.kind {
+                Kind::Bucket { capacity, refill } => Some((at, capacity, refill)),
+                _ => None,
+            }
+        };
+        instants.into_iter().filter(|at| *at > self.now).filter_map(at_that_time).collect()
+    }
+
     fn failing(&self, want: &Want) -> Failing {
         let asked = &want.asked;
         let limit = &asked.limit;
@@ -130,7 +163,7 @@ impl Oracle {
             }
             (Cell::Bucket(bucket), Kind::Bucket { capacity, refill }) => {
                 let ready = bucket
-                    .ready_at(capacity, refill, want.amount + asked.kept)
+                    .ready_at((capacity, refill), &self.figures_to_come(asked), want.amount + asked.kept)
                     .expect("it fits an empty bucket");
                 (
                     rate_code(limit.scope, &limit.meter),

@@ -81,10 +81,12 @@ impl Oracle {
         let number = asked.limit.number();
         match (self.cell(asked), asked.limit.kind) {
             (_, Kind::Bucket { capacity: 0, .. } | Kind::Slots { limit: 0 }) => (Word::Exhausted, None),
-            (Cell::Bucket(bucket), Kind::Bucket { refill, .. }) => match bucket.ready_at(number, refill, 1) {
-                Some(at) if at <= self.now => (Word::Ok, None),
-                at => (Word::Waiting, at),
-            },
+            (Cell::Bucket(bucket), Kind::Bucket { refill, .. }) => {
+                match bucket.ready_at((number, refill), &self.figures_to_come(asked), 1) {
+                    Some(at) if at <= self.now => (Word::Ok, None),
+                    at => (Word::Waiting, at),
+                }
+            }
             (Cell::Window(window), Kind::Window { period, .. }) => {
                 let running = window.running(self.now);
                 let book = window.book(running);

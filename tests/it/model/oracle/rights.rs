@@ -132,7 +132,7 @@ impl Oracle {
         self.blurred |=
             at > self.now && matches!(told, None | Some("next_window")) && self.month_is_open(user);
         entry.sequence = sequence.or(entry.sequence);
-        entry.pending.clear();
+        let before = std::mem::take(&mut entry.pending);
         if at > self.now {
             entry.pending.push((at, plan));
         } else {
@@ -140,7 +140,14 @@ impl Oracle {
             entry.standing.plan = Some(plan);
         }
         if let Some(until) = body.get("until").and_then(time) {
-            entry.pending.push((until, text(body, "then").unwrap_or(left)));
+            // Told nothing else, it goes on as it would have without the trial.
+            let come = before.iter().rev().find(|m| m.0 <= until).map(|m| m.1.clone());
+            let then = text(body, "then");
+            let is_told = then.is_some();
+            entry.pending.push((until, then.or(come).unwrap_or(left)));
+            if !is_told {
+                entry.pending.extend(before.into_iter().filter(|m| m.0 > until));
+            }
         }
         self.users.insert(user.to_owned(), entry);
         self.retune();
