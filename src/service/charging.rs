@@ -130,7 +130,8 @@ impl<'a> Subject<'a> {
             request: None,
             plan: sheet.id.clone(),
             plan_version: version.version,
-            admits_user,
+            // Without a plan there is nothing to put on record.
+            admits_user: admits_user && version.version > 0,
             models_version: self.catalog.models_version,
             model: None,
             feature: None,

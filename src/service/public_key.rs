@@ -109,6 +109,10 @@ pub(super) fn shared_secrets(text: &str) -> Result<Vec<DecodingKey>, String> {
     if text.len() > KEY_TEXT_MAX {
         return Err(fault());
     }
+    // Whoever took one for a secret would let everybody sign.
+    if text.trim_start().starts_with("-----BEGIN") {
+        return Err("is a key in PEM and no shared secret: choose the algorithm that it is for".into());
+    }
     let secrets = match text.starts_with('{') {
         true => [secret_of_jwk(text), None],
         false => [Some(text.as_bytes().to_vec()), from_base64(text)],

@@ -21,7 +21,7 @@ use super::users::Outcome;
 /// Overrides of one holder, at most.
 const OVERRIDES_MAX: usize = 64;
 /// Grants of one holder that are not over, at most.
-const GRANTS_MAX: usize = 64;
+const GRANTS_MAX: usize = 256;
 
 /// What `PUT .../overrides` asks for.
 #[derive(Debug, Clone)]

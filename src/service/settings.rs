@@ -136,7 +136,7 @@ impl Settings {
     }
 
     fn change_replies(&self, new: &mut Self, fields: &mut Reader<'_, '_>) {
-        if let Some(status) = fields.optional("denial_status").number(0..=u16::MAX) {
+        if let Some(status) = fields.optional("denial_status").number(402..=429u16) {
             match status {
                 402 | 403 | 429 => new.denial_status = status,
                 _ => fields.fault("denial_status", "must be one of: 429, 402, 403"),

@@ -27,19 +27,18 @@ pub struct NewTenant {
     pub test: bool,
     /// `None`: UTC.
     pub zone: Option<Arc<Zone>>,
+    pub suspended: bool,
 }
 
 impl NewTenant {
-    /// Reads `{"id","zone","test"}`.
+    /// Reads `{"id","zone","test","suspended"}`.
     pub fn read(node: &Node<'_>) -> Result<Self, Vec<Fault>> {
         node.read(|fields| {
             let id = fields.required("id").parsed(TenantId::parse);
             let zone = fields.optional("zone").parsed(Zone::parse);
             let test = fields.optional("test").flag().unwrap_or(false);
-            if fields.optional("suspended").flag() == Some(true) {
-                fields.fault("suspended", "must be false: a new tenant is not suspended");
-            }
-            Some(Self { id: id?, test, zone })
+            let suspended = fields.optional("suspended").flag().unwrap_or(false);
+            Some(Self { id: id?, test, zone, suspended })
         })
     }
 }
@@ -53,6 +52,11 @@ pub struct TenantChange {
 }
 
 impl TenantChange {
+    /// Suspends, and nothing else.
+    pub fn suspension() -> Self {
+        Self { zone: None, suspended: Some(true), reason: None }
+    }
+
     /// Reads `{"zone","suspended","reason"}`. `reason` is required with
     /// `suspended`. What a tenant can never change (`id`, `test`) may stand
     /// there as it is, so that a reply can be sent back.

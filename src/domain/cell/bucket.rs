@@ -162,7 +162,7 @@ impl Bucket {
     /// When it is full if nothing else happens than refill and the lease ends
     /// to come (ascending). `None`: never.
     pub fn at_rest(&self, ends: impl Iterator<Item = (Millis, u64)>) -> Option<Millis> {
-        let wait = i64::try_from(self.wait_ms(self.capacity, ends, self.at)?).ok()?;
+        let wait = i64::try_from(self.wait_ms(self.capacity, ends, &[], self.at)?).ok()?;
         Some(self.at.plus_ms(wait)).filter(|at| *at < Millis::MAX)
     }
 

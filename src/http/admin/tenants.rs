@@ -45,6 +45,9 @@ pub async fn create(mut call: Call) -> Answer {
     let new = document(&body, NewTenant::read)?;
     let registry = &call.service().registry;
     let tenant = registry.create_tenant(&new.id, new.test, new.zone, &call.author()).await?;
+    if new.suspended {
+        registry.change_tenant(&tenant, TenantChange::suspension(), &call.author()).await?;
+    }
     Ok(Reply::json(&tenant_view(&tenant)).with_status(StatusCode::CREATED))
 }
 

@@ -85,7 +85,8 @@ fn sentence(refusal: &Refusal, kind: Kind) -> String {
     let limit = refusal.limit.as_ref().map_or("a limit", |limit| limit.as_str());
     match (refusal.remedy, refusal.max) {
         (Some(Remedy::Wait { retry_after_ms }), _) => {
-            format!("The limit {limit} has no room now; there will be room in {retry_after_ms} ms.")
+            let wait = in_words(retry_after_ms);
+            format!("The limit {limit} has no room now; there will be room in {wait}.")
         }
         (Some(Remedy::Reset { resets_at: Some(at) }), _) => {
             format!("The limit {limit} is used up; it resets at {at}.")
@@ -109,6 +110,16 @@ fn plain_sentence(kind: Kind) -> &'static str {
         Kind::UserSuspended => "The user is suspended.",
         Kind::UserUnverified => "The user's plan is for verified users.",
         _ => kind.entry().title,
+    }
+}
+
+/// A wait for people: whole units, rounded up.
+fn in_words(wait_ms: u64) -> String {
+    match wait_ms {
+        0..1_000 => format!("{wait_ms} ms"),
+        1_000..120_000 => format!("{} s", wait_ms.div_ceil(1_000)),
+        120_000..7_200_000 => format!("{} minutes", wait_ms.div_ceil(60_000)),
+        _ => format!("{} hours", wait_ms.div_ceil(3_600_000)),
     }
 }
 

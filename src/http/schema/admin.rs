@@ -191,7 +191,8 @@ pub struct NewTenantRequest {
     /// Has a clock of its own.
     #[schema(default = false)]
     pub test: Option<bool>,
-    /// `false`
+    /// Suspended from the start.
+    #[schema(default = false)]
     pub suspended: Option<bool>,
 }
 

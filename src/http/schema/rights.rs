@@ -71,8 +71,9 @@ pub struct OverridesRequest {
 #[derive(ToSchema)]
 #[schema(as = Override)]
 pub struct OverrideReply {
-    #[serde(flatten)]
-    pub numbers: NumbersRequest,
+    pub limit: Option<u64>,
+    pub capacity: Option<u64>,
+    pub refill_per_minute: Option<u64>,
     #[schema(format = DateTime)]
     pub expires_at: Option<String>,
     #[schema(format = DateTime)]

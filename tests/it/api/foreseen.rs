@@ -116,3 +116,40 @@ async fn a_cursor_of_one_list_is_none_of_another() {
         t.get(&format!("/v1/admin/{list}?cursor={cursor}")).await.refused(400, "invalid_request");
     }
 }
+
+#[tokio::test]
+async fn use_of_somebody_without_any_plan_puts_nobody_on_record() {
+    let t = Tenant::with(Sheet::named("p").mt(1000)).await;
+    t.put_settings(json!({"default_plan": null})).await.ok();
+    let used = json!({"id": "d", "user": "new", "input_tokens": 1, "output_tokens": 1});
+    assert_eq!(t.post("/v1/usage", &used).await.ok()["results"][0]["status"], "recorded");
+    t.ask("new", 1, 1).await.refused(404, "unknown_user");
+    assert_eq!(t.quota("new").await.status, 404);
+    assert_eq!(t.get("/v1/admin/users/new").await.status, 404);
+    t.put_settings(json!({"default_plan": "p"})).await.ok();
+    t.ask("new", 1, 1).await.ok();
+}
+
+#[tokio::test]
+async fn a_key_in_pem_is_no_shared_secret() {
+    let t = Tenant::with(Sheet::named("p").mt(1000)).await;
+    let pem = format!("-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n", "A".repeat(64));
+    let body = json!({"kind": "jwt", "algorithm": "HS256", "public_key": pem, "scopes": ["check"]});
+    let refused = t.post("/v1/admin/keys", &body).await.refused(400, "invalid_request");
+    assert_eq!(refused.body["errors"][0]["pointer"], "/public_key");
+}
+
+#[tokio::test]
+async fn the_same_trial_twice_is_one_trial() {
+    let t = Tenant::with(Sheet::named("free").mt(100)).await;
+    t.put_plan(&Sheet::named("pro").mt(1000).json()).await.ok();
+    let trial = json!({"plan": "pro", "until": "2026-03-20T00:00:00.000Z"});
+    let first = change(&t, trial.clone()).await;
+    assert_eq!(change(&t, trial).await["pending"], first["pending"]);
+    // Prolonged: it ends later, with the plan of before.
+    change(&t, json!({"plan": "pro", "until": "2026-03-25T00:00:00.000Z"})).await;
+    t.set_clock("2026-03-24T00:00:00.000Z").await;
+    assert_eq!(t.quota("u").await.ok()["plan"]["id"], "pro");
+    t.set_clock("2026-03-25T00:00:00.000Z").await;
+    assert_eq!(t.quota("u").await.ok()["plan"]["id"], "free");
+}
