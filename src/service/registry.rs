@@ -339,11 +339,11 @@ impl Registry {
         if tenant.is_deleted() {
             return Ok(());
         }
-        tenant.suspend(row.suspended);
-        if tenant.clock.standing() != row.clock {
-            // The row may be older than our own last setting of the clock.
+        if (tenant.is_suspended(), tenant.clock.standing()) != (row.suspended, row.clock) {
+            // The row may be older than what was last written here.
             let rows = self.ledger.tenants().await?;
             if let Some(row) = rows.iter().find(|now| now.number == row.number) {
+                tenant.suspend(row.suspended);
                 tenant.clock.stand_at(row.clock);
             }
         }

@@ -9,6 +9,7 @@ use crate::domain::time::Millis;
 use crate::service::capacity::CapacityQuestion;
 use crate::service::catalog_writes::{ModelsPut, PlanPut, PlanWritten, PoolPut};
 use crate::service::fake_ledger::Bench;
+use crate::service::tenants::TenantChange;
 use crate::service::users::UserChange;
 
 fn name(text: &str) -> Name {
@@ -298,4 +299,18 @@ async fn a_failed_look_is_made_again() {
     assert!(bench.registry.known_tenant(&TenantId::parse("new").unwrap()).is_some());
     let missing = bench.registry.tenant(&TenantId::parse("nobody").unwrap()).await;
     assert!(matches!(missing, Err(ServiceError::NotFound(_))));
+}
+
+#[tokio::test]
+async fn a_row_read_before_a_suspension_or_a_setting_of_the_clock_takes_neither_back() {
+    let bench = Bench::new().await;
+    let tenant = bench.test_tenant("shop").await;
+    let rows = bench.ledger.tenants().await.unwrap();
+    let older = rows.iter().find(|row| row.number == tenant.number).unwrap();
+    bench.registry.change_tenant(&tenant, TenantChange::suspension(), "test").await.unwrap();
+    let noon = at("2026-03-10T12:00:00Z");
+    bench.registry.set_clock(&tenant, noon, "test").await.unwrap();
+    bench.registry.read_row(older).await.unwrap();
+    assert!(tenant.is_suspended());
+    assert_eq!(tenant.now(), noon);
 }
