@@ -26,7 +26,7 @@ impl<'a> Subject<'a> {
         limit: &Limit,
         cell: CellId,
     ) -> (Figures, Option<Earlier>) {
-        let rule = source.rule(limit, self.now);
+        let rule = self.with_override(source, limit, self.now);
         match &*rule {
             Rule::Bucket { capacity, refill_per_minute, .. } => {
                 let (since, earlier) = self.steps(source, limit, cell);
@@ -58,10 +58,7 @@ impl<'a> Subject<'a> {
     fn steps(&self, source: &Source<'_, 'a>, limit: &Limit, cell: CellId) -> (Millis, Option<Earlier>) {
         // A shared cell runs with another caller's figures until now.
         let (Some(terms), Some(holder)) = (source.own, source.holder) else { return (self.now, None) };
-        let entry = match holder.rights.overrides.is_empty() {
-            true => None,
-            false => holder.rights.overrides.get(&limit.name),
-        };
+        let entry = holder.rights.overrides.get(&limit.name);
         let present = terms.in_force();
         let came = holder.arrival.seen_at(self.now).came.at;
         if terms.is_plain() && entry.is_none() {
@@ -116,6 +113,7 @@ impl<'a> Subject<'a> {
         Some(instants.iter().filter_map(step).collect())
     }
 
+    /// A limit's rule with the numbers that stand in place of its own at `at`.
     fn with_override<'l>(&self, source: &Source<'_, 'a>, held: &'l Limit, at: Millis) -> Cow<'l, Rule> {
         match source.holder.and_then(|holder| holder.overridden(&held.name, at, self.now)) {
             Some(numbers) => Cow::Owned(held.rule.overridden(numbers)),
@@ -266,14 +264,4 @@ impl<'a> Subject<'a> {
 
 pub(super) fn without_spans(steps: Arc<[FigureStep]>, from: Millis) -> Earlier {
     Earlier { steps, from, spans: Box::default() }
-}
-
-impl<'a> Source<'_, 'a> {
-    /// A limit's rule at `now`, with the numbers that stand in place of its own.
-    pub(super) fn rule<'l>(&self, limit: &'l Limit, now: Millis) -> Cow<'l, Rule> {
-        match self.holder.and_then(|holder| holder.overridden(&limit.name, now, now)) {
-            Some(numbers) => Cow::Owned(limit.rule.overridden(numbers)),
-            None => Cow::Borrowed(&limit.rule),
-        }
-    }
 }

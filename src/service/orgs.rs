@@ -93,7 +93,8 @@ impl Registry {
             }
             let told = match change(&mut org)? {
                 Outcome::Changed(told) => told,
-                Outcome::AsBefore(told) => return Ok((self.org(tenant, id).await?, told)),
+                // What is at hand may be older than what was read here.
+                Outcome::AsBefore(told) => return Ok((Arc::new(OrgProfile::of(org)), told)),
             };
             drop_empty(&mut org.rights);
             org.version += 1;

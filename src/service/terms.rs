@@ -105,18 +105,13 @@ impl<'a> Holder<'a> {
     /// When the month that runs at `at` ends: that of the sheet's first limit
     /// by the month, else the calendar's.
     pub fn month_end(&self, sheet: &Sheet, catalog: &Catalog, at: Millis, now: Millis) -> Millis {
-        let month = sheet.limits.iter().find_map(|limit| match &limit.rule {
-            Rule::Window { period: Period::Month, zone, anchor, .. } if limit.scope == self.scope => {
-                Some((zone.as_ref(), *anchor))
-            }
-            _ => None,
-        });
-        let Some((own, anchor)) = month else {
+        let month = sheet.month_limit(self.scope).map(|limit| &limit.rule);
+        let Some(Rule::Window { zone: own, anchor, .. }) = month else {
             // No window runs: nothing is to be kept.
             let zone = self.zone.unwrap_or(&catalog.settings.zone);
             return Calendar.borders(zone, Period::Month, 1, at).end;
         };
-        let fixed = own.or(self.zone);
+        let fixed = own.as_ref().or(self.zone);
         let anchor_day = match anchor {
             Anchor::Calendar => 1,
             Anchor::User => self.anchor_day,

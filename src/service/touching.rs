@@ -181,7 +181,7 @@ impl Service {
         let charging = subject.all_limits(&[Scope::User]);
         self.touch(&charging, now).await?;
         let sheet = &subject.version().sheet;
-        let month = match sheet.month_limit() {
+        let month = match sheet.month_limit(Scope::User) {
             Some(limit) => self.begun(&charging, limit, now).await?,
             None => None,
         };

@@ -24,11 +24,11 @@ impl Sheet {
         })
     }
 
-    /// The limit whose running window says when a month ends for a user on
-    /// this plan: the first `month` window of scope user, if there is one.
-    pub fn month_limit(&self) -> Option<&Limit> {
+    /// The limit whose running window says when a month ends for a user (or an
+    /// org) on this plan: the first `month` window of that scope, if any.
+    pub fn month_limit(&self, scope: Scope) -> Option<&Limit> {
         self.limits.iter().find(|limit| {
-            limit.scope == Scope::User && matches!(limit.rule, Rule::Window { period: Period::Month, .. })
+            limit.scope == scope && matches!(limit.rule, Rule::Window { period: Period::Month, .. })
         })
     }
 }

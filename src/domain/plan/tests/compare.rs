@@ -58,7 +58,9 @@ fn a_smaller_cap_makes_a_downgrade_and_a_new_one_does_not() {
 
 #[test]
 fn the_first_month_of_a_users_own_says_when_a_month_ends() {
-    let month = |limits: &str| sheet(&with_limits(limits)).month_limit().map(|limit| limit.name.to_string());
+    let month = |limits: &str| {
+        sheet(&with_limits(limits)).month_limit(Scope::User).map(|limit| limit.name.to_string())
+    };
     assert_eq!(month(LIMITS).as_deref(), Some("m"));
     assert_eq!(month(r#"{ name = "s", kind = "slots", limit = 3 }"#), None);
     let other = r#"
