@@ -130,7 +130,11 @@ impl Embedded {
                 .expect("the engine takes changes")
             {
                 Step::Done(outcome) => return outcome,
-                Step::Missing(missing) => self.engine.load(&missing, 0, Loaded::default()),
+                Step::Missing(missing) => {
+                    let nothing = missing.keys.iter().map(|_| Loaded::default()).collect();
+                    let loaded = self.engine.load(&missing, nothing).now_or_never();
+                    loaded.expect("the engine never waits").expect("the engine is up");
+                }
             }
         }
     }
@@ -172,6 +176,7 @@ impl Subject for Embedded {
         let Some((account, hold)) = self.open.pop_front() else { return };
         let finish = Finish {
             hold,
+            found: None,
             accounts: smallvec![self.key(account)],
             show: self.ask.charges.clone(),
             how: How::Settle(Box::new(self.settlement.clone())),
@@ -186,8 +191,9 @@ impl Subject for Embedded {
 
     fn flush(&mut self) {
         self.unconfirmed = 0;
-        while let Some(changes) = self.engine.changes().now_or_never() {
-            self.engine.committed(changes);
+        while let Some(batch) = self.engine.changes().now_or_never() {
+            let committed = self.engine.committed(batch).now_or_never();
+            committed.expect("the engine never waits");
         }
     }
 }

@@ -12,6 +12,7 @@ pub mod ids;
 pub mod plan;
 pub mod price;
 pub mod quantity;
+pub mod slot;
 pub mod step;
 pub mod taking;
 pub mod time;

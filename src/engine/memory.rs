@@ -16,15 +16,15 @@ use smallvec::SmallVec;
 use super::entry::{AsIsMap, Entry, Guards, Pins, State};
 use super::outbox::Outbox;
 use super::{
-    Change, Engine, EngineError, Extend, Extended, Finish, Finished, Loaded, Missing, Moved, Reply, Rest,
-    Step, Take, Taken, Ticket, finishing,
+    Batch, Change, Engine, EngineError, Extend, Extended, Finish, Finished, Loaded, Missing, Moved, Plain,
+    Probed, Reply, Rest, Step, Take, Taken, Ticket, finishing,
 };
 use crate::domain::account::Account;
 use crate::domain::charge::{AccountKey, Charge, TenantRef};
 use crate::domain::hold::{Hold, Stage};
 use crate::domain::ids::{HoldId, UserId};
 use crate::domain::plan::{Enforce, Scope};
-use crate::domain::step::{self, Ask, Probe, Projections, Shortfalls, Standings, Verdict};
+use crate::domain::step::{self, Ask, Projections, Shortfalls, Standings, Verdict};
 use crate::domain::time::Millis;
 
 const SHARDS: usize = 256;
@@ -104,7 +104,7 @@ impl MemoryEngine {
             let absent = guards.iter().zip(&pins.0).filter(|(state, _)| !state.loaded);
             let pinned: SmallVec<_> = absent.map(|(_, entry)| Arc::clone(entry)).collect();
             let keys = pinned.iter().map(|entry: &Arc<Entry>| entry.key.clone()).collect();
-            return Ok(Step::Missing(Missing { keys, pins: Pins(pinned) }));
+            return Ok(Step::Missing(Missing { keys, after: None, pins: Pins(pinned) }));
         }
         let now = guards.iter().map(|state| state.account.advanced_to()).max().map_or(now, |at| at.max(now));
         operation(&pins, &mut guards, now).map(Step::Done)
@@ -127,7 +127,7 @@ impl MemoryEngine {
         let (hold, moved) = (hold.cloned(), Vec::new());
         let change = Change { hold, before, accounts, moved, pins: pins.clone(), done: Some(done) };
         if self.outbox.push(change) {
-            return Ok(Ticket(ticket));
+            return Ok(Ticket::waiting(ticket));
         }
         for (state, entry) in guards.iter_mut().zip(&pins.0) {
             self.forget(state, entry);
@@ -156,7 +156,7 @@ impl MemoryEngine {
                         count_shadow_refusals(guards, &take.ask, &standings);
                         spread_pool_waits(guards, take, &mut shortfalls, now);
                     }
-                    let ticket = rests_on_unrecorded(pins, guards).then(|| self.barrier());
+                    let ticket = rests_on_unrecorded(pins, guards).then(|| self.queue_barrier());
                     return Ok(Taken::Refused { shortfalls, standings, ticket });
                 }
                 Verdict::Fits { output, is_final, receipts, projections, standings, shortfalls } => {
@@ -251,6 +251,40 @@ impl MemoryEngine {
             let (standings, shortfalls) = (longer.standings, longer.shortfalls);
             Ok(Extended::Done { hold, standings, shortfalls, ticket })
         })
+    }
+
+    /// Puts what the ledger has in an entry that is not loaded yet.
+    fn load_one(&self, entry: &Arc<Entry>, loaded: Loaded) {
+        let mut state = entry.state.lock();
+        if state.loaded {
+            return;
+        }
+        for hold in &loaded.unfinished {
+            self.owner_shard(hold.id).lock().insert(hold.id, Arc::clone(entry));
+        }
+        state.account = loaded.account;
+        state.holds = loaded.unfinished.into_iter().map(|hold| (hold.id, hold)).collect();
+        state.requests = loaded.requests.into_iter().map(|(digest, id, at)| (digest, (id, at))).collect();
+        state.loaded = true;
+    }
+
+    /// See [`Engine::probe`].
+    fn probe_one(&self, index: usize, key: &AccountKey, charges: &[Charge], now: Millis) -> Option<Probed> {
+        let entry = self.shard(key).lock().get(key).map(Arc::clone)?;
+        let state = entry.state.lock();
+        let now = now.max(state.account.advanced_to());
+        let next_lease_end = state.account.next_lease_end(now);
+        state
+            .loaded
+            .then(|| Probed { probes: step::probe(&state.account, index, charges, now), next_lease_end })
+    }
+
+    /// A ticket for everything that happened so far.
+    pub(super) fn queue_barrier(&self) -> Ticket {
+        let (done, ticket) = tokio::sync::oneshot::channel();
+        // A refused barrier drops its sender, which answers `false`.
+        self.outbox.push(Change { done: Some(done), ..Change::default() });
+        Ticket::waiting(ticket)
     }
 
     /// Removes a finished hold that is on record now.
@@ -349,21 +383,18 @@ impl Engine for MemoryEngine {
         std::future::ready(touched).boxed()
     }
 
-    fn probe(&self, key: &AccountKey, charges: &[Charge], now: Millis) -> Option<Vec<Probe>> {
-        let entry = self.shard(key).lock().get(key).map(Arc::clone)?;
-        let state = entry.state.lock();
-        let now = now.max(state.account.advanced_to());
-        state.loaded.then(|| step::probe(&state.account, charges, now))
+    fn probe<'a>(
+        &'a self,
+        accounts: &'a [AccountKey],
+        charges: &'a [Charge],
+        now: Millis,
+    ) -> Plain<'a, Vec<Option<Probed>>> {
+        let probed = accounts.iter().enumerate().map(|(index, key)| self.probe_one(index, key, charges, now));
+        std::future::ready(Ok(probed.collect())).boxed()
     }
 
-    fn next_lease_end(&self, key: &AccountKey, now: Millis) -> Option<Millis> {
-        let entry = self.shard(key).lock().get(key).map(Arc::clone)?;
-        let state = entry.state.lock();
-        state.account.next_lease_end(now.max(state.account.advanced_to()))
-    }
-
-    fn hold(&self, tenant: TenantRef, id: HoldId) -> Option<Arc<Hold>> {
-        self.find_hold(tenant, id)
+    fn hold(&self, tenant: TenantRef, id: HoldId) -> Plain<'_, Option<Arc<Hold>>> {
+        std::future::ready(Ok(self.find_hold(tenant, id))).boxed()
     }
 
     fn request<'a>(&'a self, user: &'a AccountKey, digest: u64, now: Millis) -> Reply<'a, Option<HoldId>> {
@@ -372,27 +403,17 @@ impl Engine for MemoryEngine {
         std::future::ready(found).boxed()
     }
 
-    fn load(&self, missing: &Missing, index: usize, loaded: Loaded) {
-        let entry = &missing.pins.0[index];
-        let mut state = entry.state.lock();
-        if state.loaded {
-            return;
-        }
-        for hold in &loaded.unfinished {
-            self.owner_shard(hold.id).lock().insert(hold.id, Arc::clone(entry));
-        }
-        state.account = loaded.account;
-        state.holds = loaded.unfinished.into_iter().map(|hold| (hold.id, hold)).collect();
-        state.requests = loaded.requests.into_iter().map(|(digest, id, at)| (digest, (id, at))).collect();
-        state.loaded = true;
+    fn load<'a>(&'a self, missing: &'a Missing, loaded: Vec<Loaded>) -> Plain<'a, ()> {
+        missing.pins.0.iter().zip(loaded).for_each(|(entry, loaded)| self.load_one(entry, loaded));
+        std::future::ready(Ok(())).boxed()
     }
 
-    fn changes(&self) -> BoxFuture<'_, Vec<Change>> {
-        self.outbox.drain().boxed()
+    fn changes(&self) -> BoxFuture<'_, Batch> {
+        self.outbox.drain().map(|changes| Batch { changes, fence: None }).boxed()
     }
 
-    fn committed(&self, changes: Vec<Change>) {
-        for mut change in changes {
+    fn committed(&self, batch: Batch) -> BoxFuture<'_, ()> {
+        for mut change in batch.changes {
             if let (Some(hold), Some(entry)) = (&change.hold, change.pins.0.first())
                 && hold.is_finished()
             {
@@ -405,11 +426,12 @@ impl Engine for MemoryEngine {
                 let _ = done.send(true);
             }
         }
+        std::future::ready(()).boxed()
     }
 
-    fn failed(&self, changes: Vec<Change>) {
+    fn failed(&self, batch: Batch) -> BoxFuture<'_, ()> {
         let later = self.outbox.reject_all();
-        for mut change in changes.into_iter().chain(later) {
+        for mut change in batch.changes.into_iter().chain(later) {
             for entry in &change.pins.0 {
                 self.forget(&mut entry.state.lock(), entry);
             }
@@ -418,6 +440,7 @@ impl Engine for MemoryEngine {
             }
         }
         self.outbox.accept_again();
+        std::future::ready(()).boxed()
     }
 
     fn move_account<'a>(
@@ -430,30 +453,20 @@ impl Engine for MemoryEngine {
         std::future::ready(self.move_now(tenant, from, to, now)).boxed()
     }
 
-    fn reopen(&self, key: &AccountKey) {
+    fn reopen<'a>(&'a self, key: &'a AccountKey) -> Plain<'a, ()> {
         self.reopen_now(key);
+        std::future::ready(Ok(())).boxed()
     }
 
     fn rest<'a>(&'a self, key: &'a AccountKey, now: Millis) -> Reply<'a, Rest> {
         std::future::ready(self.rest_now(key, now)).boxed()
     }
 
-    fn barrier(&self) -> Ticket {
-        let (done, ticket) = tokio::sync::oneshot::channel();
-        let change = Change {
-            hold: None,
-            before: None,
-            accounts: SmallVec::new(),
-            moved: Vec::new(),
-            pins: Pins::default(),
-            done: Some(done),
-        };
-        // A refused barrier drops its sender, which answers `false`.
-        self.outbox.push(change);
-        Ticket(ticket)
+    fn barrier(&self, _tenant: TenantRef) -> Ticket {
+        self.queue_barrier()
     }
 
-    fn forget_tenant(&self, tenant: TenantRef) {
+    fn forget_tenant(&self, tenant: TenantRef) -> Plain<'_, ()> {
         for shard in &self.shards {
             let gone: Vec<_> = {
                 let mut shard = shard.lock();
@@ -467,9 +480,10 @@ impl Engine for MemoryEngine {
         for owners in &self.owners {
             owners.lock().retain(|_, entry| entry.key.tenant != tenant);
         }
+        std::future::ready(Ok(())).boxed()
     }
 
-    fn sweep(&self, now: Millis) -> usize {
+    fn sweep(&self, now: Millis) -> BoxFuture<'_, usize> {
         let sweep = self.sweeps.fetch_add(1, Ordering::Relaxed) + 1;
         let crowded = self.known.load(Ordering::Relaxed) > self.max_accounts;
         for shard in &self.shards {
@@ -484,6 +498,6 @@ impl Engine for MemoryEngine {
             });
             self.known.fetch_sub(dropped, Ordering::Relaxed);
         }
-        self.known.load(Ordering::Relaxed)
+        std::future::ready(self.known.load(Ordering::Relaxed)).boxed()
     }
 }

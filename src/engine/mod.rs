@@ -9,6 +9,7 @@ mod promises;
 
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -18,6 +19,7 @@ use crate::domain::charge::{AccountKey, Charge, Demand, TenantRef};
 use crate::domain::hold::{FinishedBy, Hold, ReleaseReason, RequestMark, Settlement};
 use crate::domain::ids::{HoldId, UserId};
 use crate::domain::plan::Scope;
+use crate::domain::slot::{Fence, Position, Slot};
 use crate::domain::step::{Ask, Probe, Shortfalls, Standings};
 use crate::domain::taking::Taking;
 use crate::domain::time::Millis;
@@ -39,6 +41,15 @@ pub enum EngineError {
     /// whose it is. Nothing was taken.
     #[error("the account goes by another name")]
     Moved,
+    /// The tenant's slot is empty, behind, of another epoch, or reached over a
+    /// connection that is new: it has to be compared with the ledger
+    /// ([`Engine::admit`]). Nothing was taken.
+    #[error("the slot must be compared with the ledger")]
+    Unsure(TenantRef),
+    /// The engine's own clock says something else than the caller's: whoever
+    /// asked sets theirs and looks again. Nothing was taken.
+    #[error("the engine's clock says {}", .0.0)]
+    Clock(Millis),
 }
 
 /// Applies one operation wholly or not at all.
@@ -75,39 +86,79 @@ pub trait Engine: Send + Sync + 'static {
         now: Millis,
     ) -> Reply<'a, Moved>;
     /// Nobody's account has moved away from this name (any more).
-    fn reopen(&self, key: &AccountKey);
+    fn reopen<'a>(&'a self, key: &'a AccountKey) -> Plain<'a, ()>;
     /// When an account will be at rest, and whether holds of it are unfinished.
     fn rest<'a>(&'a self, key: &'a AccountKey, now: Millis) -> Reply<'a, Rest>;
-    /// Shows an account's limits; `None` when the engine does not know it.
-    fn probe(&self, key: &AccountKey, charges: &[Charge], now: Millis) -> Option<Vec<Probe>>;
-    /// When the next lease of an account ends; `None` when none runs, or the
-    /// engine does not know the account.
-    fn next_lease_end(&self, key: &AccountKey, now: Millis) -> Option<Millis>;
-    /// A hold that is not finished on record yet, if its account is known.
-    fn hold(&self, tenant: TenantRef, id: HoldId) -> Option<Arc<Hold>>;
+    /// Shows the limits of `accounts` that `charges` are on, account by
+    /// account; `None` for one that the engine does not know. Nothing changes.
+    fn probe<'a>(
+        &'a self,
+        accounts: &'a [AccountKey],
+        charges: &'a [Charge],
+        now: Millis,
+    ) -> Plain<'a, Vec<Option<Probed>>>;
+    /// A hold that is not finished on record yet, if its account is known; it
+    /// may be one that is, for a while.
+    fn hold(&self, tenant: TenantRef, id: HoldId) -> Plain<'_, Option<Arc<Hold>>>;
     /// The hold that a request id of this user stands for.
     fn request<'a>(&'a self, user: &'a AccountKey, digest: u64, now: Millis) -> Reply<'a, Option<HoldId>>;
-    /// Hands over what the ledger has of a missing account. The first of two
-    /// loaders wins.
-    fn load(&self, missing: &Missing, index: usize, loaded: Loaded);
+    /// Hands over what the ledger has of the missing accounts, in the order of
+    /// their keys. The first of two loaders wins.
+    fn load<'a>(&'a self, missing: &'a Missing, loaded: Vec<Loaded>) -> Plain<'a, ()>;
 
     /// Waits for changes to record, in the order they happened.
-    fn changes(&self) -> BoxFuture<'_, Vec<Change>>;
-    /// The changes are on record: answers may go out.
-    fn committed(&self, changes: Vec<Change>);
-    /// The changes could not be recorded: they and everything that was built
-    /// on them are forgotten.
-    fn failed(&self, changes: Vec<Change>);
-    /// A ticket for everything that happened so far.
-    fn barrier(&self) -> Ticket;
+    fn changes(&self) -> BoxFuture<'_, Batch>;
+    /// The changes are on record: answers may go out. Where several processes
+    /// work on one engine, a hold that has finished stays known for some
+    /// minutes: nobody who read it before can end it again.
+    fn committed(&self, batch: Batch) -> BoxFuture<'_, ()>;
+    /// The changes could not be recorded. An engine whose state is in this
+    /// process forgets them and everything that was built on them; another one
+    /// hands them over again.
+    fn failed(&self, batch: Batch) -> BoxFuture<'_, ()>;
+    /// A ticket for everything of a tenant that happened so far.
+    fn barrier(&self, tenant: TenantRef) -> Ticket;
     /// Drops everything of a tenant that is no more. What of it is queued is
     /// handed over like the rest: the ledger leaves it out.
-    fn forget_tenant(&self, tenant: TenantRef);
+    fn forget_tenant(&self, tenant: TenantRef) -> Plain<'_, ()>;
     /// Drops accounts that were idle for two sweeps. Returns how many stay.
-    fn sweep(&self, now: Millis) -> usize;
+    fn sweep(&self, now: Millis) -> BoxFuture<'_, usize>;
+
+    /// Compares a tenant's slot with what the ledger says of it, after
+    /// [`EngineError::Unsure`]. `false`: it is empty or behind and has to be
+    /// built anew.
+    fn admit(&self, _tenant: TenantRef, _recorded: Slot) -> Plain<'_, bool> {
+        std::future::ready(Ok(true)).boxed()
+    }
+    /// From now on nothing changes in a slot until it is opened in a later
+    /// epoch than `epoch`; what it has for the ledger can still be drained.
+    fn close_slot(&self, _tenant: TenantRef, _epoch: u64) -> Plain<'_, ()> {
+        std::future::ready(Ok(())).boxed()
+    }
+    /// What a slot has for the ledger beyond what is on record, as
+    /// [`changes`](Self::changes) hands it over; `None`: nothing more.
+    fn remaining(&self, _tenant: TenantRef, _recorded: Slot) -> Plain<'_, Option<Batch>> {
+        std::future::ready(Ok(None)).boxed()
+    }
+    /// Opens a slot in a new epoch, without any account. Where it is open in
+    /// that epoch or a later one, nothing happens.
+    fn open_slot(&self, _tenant: TenantRef, _recorded: Slot) -> Plain<'_, ()> {
+        std::future::ready(Ok(())).boxed()
+    }
+    /// Where a test tenant's clock stands for all who decide by this engine;
+    /// `None`: nobody told, or the engine is this process's own.
+    fn clock(&self, _tenant: TenantRef) -> Plain<'_, Option<Millis>> {
+        std::future::ready(Ok(None)).boxed()
+    }
+    /// Tells all who decide by this engine where a test tenant's clock stands.
+    fn set_clock(&self, _tenant: TenantRef, _now: Millis) -> Plain<'_, ()> {
+        std::future::ready(Ok(())).boxed()
+    }
 }
 
 pub type Reply<'a, T> = BoxFuture<'a, Result<Step<T>, EngineError>>;
+/// An answer that no account can be missing for.
+pub type Plain<'a, T> = BoxFuture<'a, Result<T, EngineError>>;
 
 /// What an operation comes to.
 pub enum Step<T> {
@@ -118,7 +169,26 @@ pub enum Step<T> {
 /// Accounts to be loaded, pinned so that nothing drops them meanwhile.
 pub struct Missing {
     pub keys: SmallVec<[AccountKey; 2]>,
+    /// What has to be on record before the ledger is asked for them: its
+    /// figures would lag.
+    pub after: Option<Position>,
     pins: entry::Pins,
+}
+
+/// What [`Engine::probe`] shows of one account.
+pub struct Probed {
+    /// In the order of the account's charges.
+    pub probes: Vec<Probe>,
+    /// When its next lease ends; `None` when none runs.
+    pub next_lease_end: Option<Millis>,
+}
+
+/// Changes that come on record together.
+#[derive(Default)]
+pub struct Batch {
+    pub changes: Vec<Change>,
+    /// Where others may hand over the same ones: these come on record once.
+    pub fence: Option<Fence>,
 }
 
 /// An account as the ledger has it.
@@ -132,12 +202,24 @@ pub struct Loaded {
 }
 
 /// Resolves when a change is on record.
-pub struct Ticket(oneshot::Receiver<bool>);
+pub struct Ticket(Option<oneshot::Receiver<bool>>);
 
 impl Ticket {
+    /// For what is as safe as it will be already.
+    pub fn done() -> Self {
+        Self(None)
+    }
+
+    fn waiting(receiver: oneshot::Receiver<bool>) -> Self {
+        Self(Some(receiver))
+    }
+
     /// `false`: the change could not be recorded and never happened.
     pub async fn recorded(self) -> bool {
-        self.0.await.unwrap_or(false)
+        match self.0 {
+            None => true,
+            Some(receiver) => receiver.await.unwrap_or(false),
+        }
     }
 }
 
@@ -182,6 +264,8 @@ pub enum Taken {
 /// The end of a hold.
 pub struct Finish {
     pub hold: HoldId,
+    /// The hold as the caller found it, for an engine that has no copy of it.
+    pub found: Option<Arc<Hold>>,
     /// The user's account first, then those of the receipts.
     pub accounts: Accounts,
     /// The limits to show afterwards.
@@ -223,6 +307,8 @@ pub enum Finished {
 /// A sign of life.
 pub struct Extend {
     pub hold: HoldId,
+    /// As in [`Finish`].
+    pub found: Option<Arc<Hold>>,
     pub accounts: Accounts,
     /// One charge a receipt, in the receipts' order, then those only shown.
     pub charges: SmallVec<[Charge; 8]>,
@@ -276,6 +362,7 @@ pub struct Rest {
 }
 
 /// One step to be recorded.
+#[derive(Default)]
 pub struct Change {
     /// `None` for a barrier, and for a step that is about accounts alone.
     pub hold: Option<Arc<Hold>>,

@@ -6,7 +6,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::entry::{Entry, Guards, Pins, State};
 use super::memory::MemoryEngine;
-use super::{Change, Engine, EngineError, Missing, Moved, Rest, Step, Ticket};
+use super::{Change, EngineError, Missing, Moved, Rest, Step, Ticket};
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
 use crate::domain::ids::{HoldId, UserId};
@@ -40,11 +40,11 @@ impl MemoryEngine {
         let absent: SmallVec<[Arc<Entry>; 2]> = absent.map(|(_, entry)| Arc::clone(entry)).collect();
         if !absent.is_empty() {
             let keys = absent.iter().map(|entry: &Arc<Entry>| entry.key.clone()).collect();
-            return Ok(Step::Missing(Missing { keys, pins: Pins(absent) }));
+            return Ok(Step::Missing(Missing { keys, after: None, pins: Pins(absent) }));
         }
         if guards[0].is_blank() {
             (guards[0].moved, guards[1].moved) = (true, false);
-            return Ok(Step::Done(Moved::Done(self.barrier())));
+            return Ok(Step::Done(Moved::Done(self.queue_barrier())));
         }
         let counts = |state: &State| {
             let unfinished = state.holds.values().any(|hold| !hold.is_finished());
@@ -118,7 +118,7 @@ impl MemoryEngine {
         let pins = pins.clone();
         let change = Change { hold: None, before: None, accounts, moved, pins, done: Some(done) };
         if self.outbox.push(change) {
-            return Ok(Ticket(ticket));
+            return Ok(Ticket::waiting(ticket));
         }
         self.forget(&mut guards[0], source);
         self.forget(&mut guards[1], target);

@@ -23,6 +23,7 @@ use futures_util::future::BoxFuture;
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::{Amounts, Hold};
 use crate::domain::ids::{HoldId, Label, Name, RequestId, TenantId, UserId};
+use crate::domain::slot::{Fence, Slot};
 use crate::domain::time::Millis;
 
 /// Why the ledger could not do what was asked.
@@ -34,6 +35,10 @@ pub enum LedgerError {
     /// The record was changed since the caller read it.
     #[error("the record was changed meanwhile")]
     Conflict,
+    /// The changes are not those that come next: another process has recorded
+    /// them, or their epoch is over. Nothing was written.
+    #[error("the changes are not those that come next")]
+    Fenced,
     /// A stored value cannot be read.
     #[error("the ledger holds a value that cannot be read: {0}")]
     Corrupt(String),
@@ -224,6 +229,17 @@ pub struct UsageRow {
 pub trait Ledger: Send + Sync + 'static {
     /// Writes all changes in one transaction.
     fn commit(&self, changes: Vec<Change>) -> Answer<'_, ()>;
+    /// As [`commit`](Self::commit), and in the same transaction the slot on
+    /// record goes on from `from` to `to`.
+    ///
+    /// # Errors
+    /// `Fenced`: the slot on record is not at `from` of the fence's epoch.
+    fn commit_fenced(&self, changes: Vec<Change>, fence: Fence) -> Answer<'_, ()>;
+    /// A tenant's slot; the first time, epoch 1 begins.
+    fn slot(&self, tenant: TenantRef) -> Answer<'_, Slot>;
+    /// Ends an epoch: the next one begins, where it has not. Answers the slot
+    /// as it is then.
+    fn renew_slot(&self, tenant: TenantRef, epoch: u64) -> Answer<'_, Slot>;
     /// Reads an account; `requests_since`: see [`StoredAccount::requests`].
     fn account(&self, key: AccountKey, requests_since: Millis) -> Answer<'_, StoredAccount>;
     fn hold(&self, tenant: TenantRef, id: HoldId) -> Answer<'_, Option<Hold>>;

@@ -3,17 +3,15 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use super::error::ServiceError;
-use super::{Service, Unrecorded};
+use super::{Service, Tenant, Unrecorded};
 use crate::domain::account::Account;
 use crate::domain::charge::{AccountKey, Charge};
 use crate::domain::hold::Hold;
 use crate::domain::plan::Scope;
 use crate::domain::step::{self, Probe, Shown};
 use crate::domain::time::Millis;
-use crate::engine::{EngineError, Loaded, REQUESTS_KEPT_MS, Reply, Step, Ticket};
+use crate::engine::{EngineError, Loaded, Plain, Probed, REQUESTS_KEPT_MS, Reply, Step, Ticket};
 use crate::ledger::StoredAccount;
 
 /// Loads before giving up: each round loads what was missing, so more than a
@@ -28,16 +26,51 @@ impl Service {
         operation: impl Fn() -> Reply<'a, T>,
     ) -> Result<T, ServiceError> {
         for _ in 0..ROUNDS {
-            let missing = match operation().await? {
-                Step::Done(outcome) => return Ok(outcome),
-                Step::Missing(missing) => missing,
+            let missing = match operation().await {
+                Ok(Step::Done(outcome)) => return Ok(outcome),
+                Ok(Step::Missing(missing)) => missing,
+                Err(error) => {
+                    self.make_good(error).await?;
+                    continue;
+                }
             };
-            for (index, key) in missing.keys.iter().enumerate() {
-                let stored = self.stored(key, now).await?;
-                self.engine.load(&missing, index, loaded(key, stored)?);
+            if let Some(position) = missing.after {
+                self.on_record(position).await?;
+            }
+            let mut found = Vec::with_capacity(missing.keys.len());
+            for key in &missing.keys {
+                found.push(loaded(key, self.stored(key, now).await?)?);
+            }
+            self.engine.load(&missing, found).await?;
+        }
+        Err(ServiceError::Overloaded)
+    }
+
+    /// Asks the engine what no account can be missing for.
+    pub(super) async fn plain<'a, T>(
+        &'a self,
+        question: impl Fn() -> Plain<'a, T>,
+    ) -> Result<T, ServiceError> {
+        for _ in 0..ROUNDS {
+            match question().await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => self.make_good(error).await?,
             }
         }
         Err(ServiceError::Overloaded)
+    }
+
+    /// Does what an engine asks for before it can go on; other errors are
+    /// passed on.
+    async fn make_good(&self, error: EngineError) -> Result<(), ServiceError> {
+        match error {
+            EngineError::Unsure(tenant) => self.settle_slot(tenant).await,
+            EngineError::Clock(now) => {
+                self.registry.wall.lead_to(now);
+                Err(ServiceError::ClockOff)
+            }
+            other => Err(other.into()),
+        }
     }
 
     async fn stored(&self, key: &AccountKey, now: Millis) -> Result<StoredAccount, ServiceError> {
@@ -55,19 +88,19 @@ impl Service {
     ) -> Result<(Vec<Probe>, Option<Millis>), ServiceError> {
         let mut found: Vec<Option<Probe>> = vec![None; charges.len()];
         let mut next_lease_end: Option<Millis> = None;
-        for (index, key) in accounts.iter().enumerate() {
-            let own = |charge: &&Charge| usize::from(charge.account) == index;
-            let asked: SmallVec<[Charge; 8]> =
-                charges.iter().filter(own).map(|charge| Charge { account: 0, ..charge.clone() }).collect();
-            if asked.is_empty() {
+        let known = self.plain(|| self.engine.probe(accounts, charges, now)).await?;
+        for (index, (key, probed)) in accounts.iter().zip(known).enumerate() {
+            let own = |charge: &Charge| usize::from(charge.account) == index;
+            if !charges.iter().any(own) {
                 continue;
             }
-            let (probes, lease_end) = match self.engine.probe(key, &asked, now) {
-                Some(probes) => (probes, self.engine.next_lease_end(key, now)),
+            let Probed { probes, next_lease_end: lease_end } = match probed {
+                Some(probed) => probed,
                 None => {
                     let account = loaded(key, self.stored(key, now).await?)?.account;
                     let now = now.max(account.advanced_to());
-                    (step::probe(&account, &asked, now), account.next_lease_end(now))
+                    let probes = step::probe(&account, index, charges, now);
+                    Probed { probes, next_lease_end: account.next_lease_end(now) }
                 }
             };
             next_lease_end = next_lease_end.into_iter().chain(lease_end).min();
@@ -101,8 +134,8 @@ impl Service {
 
     /// A ticket for everything that happened so far: what is told again must
     /// be as safe as when it was told first.
-    pub(super) fn barrier(&self) -> Ticket {
-        self.engine.barrier()
+    pub(super) fn barrier(&self, tenant: &Tenant) -> Ticket {
+        self.engine.barrier(tenant.number)
     }
 }
 
@@ -129,7 +162,8 @@ impl From<EngineError> for ServiceError {
         match error {
             EngineError::Overloaded => Self::Overloaded,
             EngineError::Moved => Self::Moved,
-            EngineError::Unavailable => Self::StoreUnavailable(Box::new(error)),
+            EngineError::Unavailable | EngineError::Unsure(_) => Self::StoreUnavailable(Box::new(error)),
+            EngineError::Clock(_) => Self::ClockOff,
         }
     }
 }

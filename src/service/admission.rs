@@ -104,6 +104,7 @@ impl Service {
             };
             match decided {
                 Err(ServiceError::Moved) => self.look_again(tenant, &command.user).await?,
+                Err(ServiceError::ClockOff) => {}
                 decided => return Ok((decided?, None)),
             }
         }
@@ -292,7 +293,7 @@ impl Service {
         hold: Arc<Hold>,
         mark: Option<RequestMark>,
     ) -> Result<(CheckReply, Unrecorded), ServiceError> {
-        let ticket = Unrecorded(Some(self.barrier()));
+        let ticket = Unrecorded(Some(self.barrier(context.tenant)));
         if hold.request != mark {
             return Ok((CheckReply::Refused(Refusal::plain(Code::RequestIdReused)), ticket));
         }
@@ -482,7 +483,7 @@ impl Service {
         tenant: &Tenant,
         id: HoldId,
     ) -> Result<Option<Arc<Hold>>, ServiceError> {
-        if let Some(hold) = self.engine.hold(tenant.number, id) {
+        if let Some(hold) = self.plain(|| self.engine.hold(tenant.number, id)).await? {
             return Ok(Some(hold));
         }
         Ok(self.ledger.hold(tenant.number, id).await?.map(Arc::new))

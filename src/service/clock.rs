@@ -17,6 +17,8 @@ pub struct WallClock {
     started: Instant,
     /// Milliseconds between 1970 and `started`, as believed now.
     offset: AtomicI64,
+    /// What is added to the machine's clock: that of another machine decides.
+    lead: AtomicI64,
     /// When `follow` last looked, in ms since `started`.
     followed: AtomicI64,
     /// The latest answer given: no later one is earlier.
@@ -35,6 +37,7 @@ impl WallClock {
         Self {
             started: Instant::now(),
             offset: AtomicI64::new(now),
+            lead: AtomicI64::new(0),
             followed: AtomicI64::new(0),
             latest: AtomicI64::new(now),
         }
@@ -46,7 +49,21 @@ impl WallClock {
 
     /// Compares with the machine's clock; see the type.
     pub fn follow(&self) {
-        self.follow_to(self.running_ms(), machine_ms());
+        self.follow_to(self.running_ms(), machine_ms() + self.lead.load(Relaxed));
+    }
+
+    /// From now on the clock follows one that says `now` at this moment.
+    pub fn lead_to(&self, now: Millis) {
+        self.lead.store(now.0 - machine_ms(), Relaxed);
+        self.follow();
+    }
+
+    /// As [`lead_to`](Self::lead_to), before anything was decided: also back,
+    /// at once.
+    pub fn start_at(&self, now: Millis) {
+        self.lead.store(now.0 - machine_ms(), Relaxed);
+        self.offset.store(now.0 - self.running_ms(), Relaxed);
+        self.latest.store(now.0, Relaxed);
     }
 
     fn running_ms(&self) -> i64 {

@@ -150,8 +150,8 @@ impl Service {
             return Ok(());
         }
         if self.registry.erased(tenant, id).await?.is_none() {
-            self.engine.reopen(&account_of(tenant, id));
-            return Ok(());
+            let key = account_of(tenant, id);
+            return self.plain(|| self.engine.reopen(&key)).await;
         }
         let erasure = self.erasure_of(tenant, id)?;
         if self.ledger.erasures(tenant.number).await?.contains(&erasure) {
@@ -186,7 +186,8 @@ impl Service {
         self.registry.forget_user(tenant.number, id);
         let is_there = self.ledger.user(tenant.number, id.clone()).await?.is_some();
         if is_there || self.registry.erased(tenant, id).await?.is_none() {
-            self.engine.reopen(&account_of(tenant, id));
+            let key = account_of(tenant, id);
+            self.plain(|| self.engine.reopen(&key)).await?;
         }
         Ok(())
     }

@@ -20,6 +20,10 @@ pub enum ServiceError {
     /// again. No caller is ever told.
     #[error("the account goes by another name")]
     Moved,
+    /// This node's clock was not the engine's; by now it is, and whoever
+    /// decided by it decides anew. Callers are told to come again.
+    #[error("the clock of this node was off")]
+    ClockOff,
     /// Too many watch already.
     #[error("too many streams are open already")]
     StreamLimit,

@@ -48,7 +48,10 @@ impl Service {
     ) -> Result<Option<(FinishReply, Unrecorded)>, ServiceError> {
         let now = tenant.now();
         if hold.is_finished() {
-            return Ok(Some((FinishReply::AlreadyFinished(hold, now), Unrecorded(Some(self.barrier())))));
+            return Ok(Some((
+                FinishReply::AlreadyFinished(hold, now),
+                Unrecorded(Some(self.barrier(tenant))),
+            )));
         }
         let mark = command.key.clone().map(|id| RequestMark { id, fingerprint: fingerprint(command) });
         let repeated = mark.as_ref().is_some_and(|mark| hold.extends.iter().any(|known| known.id == mark.id));
@@ -72,6 +75,7 @@ impl Service {
         let shown = charges.len();
         let extend = Extend {
             hold: hold.id,
+            found: Some(Arc::clone(&hold)),
             accounts: charging.accounts.clone(),
             charges: charges.into_iter().chain(charging.to_show()).collect(),
             receipts: hold.receipts.len(),
@@ -89,7 +93,7 @@ impl Service {
             let shortfalls: Vec<Shortfall> = shortfalls.iter().filter_map(by_limit).collect();
             charging.refusal(&shortfalls, &standings[shown..], now)
         };
-        let unrecorded = || Unrecorded(Some(self.barrier()));
+        let unrecorded = || Unrecorded(Some(self.barrier(tenant)));
         let reply = match self.apply(now, || self.engine.extend(&extend, now)).await? {
             Extended::Changed => return Ok(None),
             Extended::NotOpen => return Ok(None),

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
 use crate::domain::ids::{HoldId, Name, RequestId, TenantId, UserId};
+use crate::domain::slot::{Fence, Slot};
 use crate::domain::time::Millis;
 use crate::ledger::{
     Answer, AuditEntry, AuditQuery, Change, Comparison, DoubtPage, DoubtQuery, Erasure, History,
@@ -54,6 +55,15 @@ impl FakeLedger {
 
 impl Ledger for FakeLedger {
     fn commit(&self, _: Vec<Change>) -> Answer<'_, ()> {
+        unreachable!("no test takes anything")
+    }
+    fn commit_fenced(&self, _: Vec<Change>, _: Fence) -> Answer<'_, ()> {
+        unreachable!("no test takes anything")
+    }
+    fn slot(&self, _: TenantRef) -> Answer<'_, Slot> {
+        unreachable!("no test takes anything")
+    }
+    fn renew_slot(&self, _: TenantRef, _: u64) -> Answer<'_, Slot> {
         unreachable!("no test takes anything")
     }
     fn account(&self, _: AccountKey, _: Millis) -> Answer<'_, StoredAccount> {

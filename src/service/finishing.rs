@@ -164,6 +164,7 @@ impl Service {
             let charging = self.charging_of(tenant, &catalog, &party, &hold, now)?;
             let finish = engine::Finish {
                 hold: hold.id,
+                found: Some(Arc::clone(&hold)),
                 accounts: charging.accounts.clone(),
                 show: charging.to_show(),
                 how,
@@ -171,6 +172,10 @@ impl Service {
             };
             let outcome = match self.apply(now, || self.engine.finish(&finish, now)).await {
                 Err(ServiceError::Moved) => None,
+                Err(ServiceError::ClockOff) => {
+                    (how, ended_by_rule) = (finish.how, finish.ended_by_rule);
+                    continue;
+                }
                 outcome => Some(outcome?),
             };
             if let Some(outcome) = outcome {
@@ -199,7 +204,7 @@ impl Service {
         outcome: (engine::Finished, Vec<LimitRow>),
     ) -> Ended {
         let now = tenant.now();
-        let barrier = || Unrecorded(Some(self.barrier()));
+        let barrier = || Unrecorded(Some(self.barrier(tenant)));
         match outcome.0 {
             engine::Finished::Done { hold, ticket, .. } => {
                 let done = Finished { hold, now, limits: outcome.1, replayed: false, would_refuse: None };

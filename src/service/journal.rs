@@ -9,8 +9,8 @@ use tokio::task::JoinHandle;
 
 use super::Service;
 use crate::domain::hold::{Hold, Stage};
-use crate::engine;
-use crate::ledger::{self, UsageDelta};
+use crate::engine::{self, Batch};
+use crate::ledger::{self, LedgerError, UsageDelta};
 
 /// A running journal; stop it last, when nobody takes anything any more.
 pub struct Journal {
@@ -29,40 +29,57 @@ impl Service {
         let (stop, mut stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(async move {
             loop {
-                let changes = tokio::select! {
+                let batch = tokio::select! {
                     biased;
-                    changes = service.engine.changes() => changes,
+                    batch = service.engine.changes() => batch,
                     _ = &mut stopped => return,
                 };
-                service.record_batch(changes).await;
+                // What failed was told, and is forgotten or comes again.
+                if service.record_batch(batch).await.is_err() {
+                    tokio::time::sleep(REST).await;
+                }
             }
         });
         Journal { task, stop }
     }
 
-    async fn record_batch(&self, changes: Vec<engine::Change>) {
-        let batch: Vec<ledger::Change> = changes.iter().flat_map(recorded_form).collect();
-        if batch.is_empty() {
-            return self.engine.committed(changes);
+    /// Writes a batch and tells the engine. Where others record as well, theirs
+    /// may be the one that counts.
+    pub(super) async fn record_batch(&self, batch: Batch) -> Result<(), LedgerError> {
+        let changes: Vec<ledger::Change> = batch.changes.iter().flat_map(recorded_form).collect();
+        if changes.is_empty() && batch.fence.is_none() {
+            self.engine.committed(batch).await;
+            return Ok(());
         }
-        let accounts = changes.iter().flat_map(|change| change.accounts.iter().map(|(key, _)| key));
+        let accounts = batch.changes.iter().flat_map(|change| change.accounts.iter().map(|(key, _)| key));
         let watching = self.registry.watchers.of_accounts(accounts);
-        match self.ledger.commit(batch).await {
+        let committed = match batch.fence {
+            Some(fence) => self.ledger.commit_fenced(changes, fence).await,
+            None => self.ledger.commit(changes).await,
+        };
+        match committed {
             Ok(()) => {
-                self.engine.committed(changes);
+                self.engine.committed(batch).await;
+                self.drained.notify_waiters();
                 watching.iter().for_each(|bell| bell.ring());
+            }
+            // Somebody else was faster.
+            Err(LedgerError::Fenced) => {
+                self.engine.failed(batch).await;
+                self.drained.notify_waiters();
             }
             Err(error) => {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
-                    changes = changes.len(),
+                    changes = batch.changes.len(),
                     "cannot record"
                 );
-                self.engine.failed(changes);
+                self.engine.failed(batch).await;
                 self.registry.watchers.everything_changed();
-                tokio::time::sleep(REST).await;
+                return Err(error);
             }
         }
+        Ok(())
     }
 }
 

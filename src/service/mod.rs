@@ -41,6 +41,7 @@ pub mod registry;
 pub mod rights;
 pub mod settings;
 mod shadow;
+mod slots;
 mod subject;
 mod sweeper;
 pub mod tallies;
@@ -88,6 +89,8 @@ pub struct Service {
     /// Stands in for a plan that is gone.
     no_plan: Plan,
     stopping: AtomicBool,
+    /// Changes came on record, by whomever.
+    drained: tokio::sync::Notify,
     /// A tenant was deleted.
     purge_due: tokio::sync::Notify,
 }
@@ -109,6 +112,7 @@ impl Service {
             user_turns: turns(),
             no_plan: Plan::none(),
             stopping: AtomicBool::new(false),
+            drained: tokio::sync::Notify::new(),
             purge_due: tokio::sync::Notify::new(),
         })
     }

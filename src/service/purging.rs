@@ -27,7 +27,7 @@ impl Service {
     /// `NotFound` when somebody else was faster; `StoreUnavailable`.
     pub async fn delete_tenant(&self, tenant: &Arc<Tenant>, by: &str) -> Result<(), ServiceError> {
         self.registry.delete_tenant(tenant, by).await?;
-        self.engine.forget_tenant(tenant.number);
+        self.plain(|| self.engine.forget_tenant(tenant.number)).await?;
         self.purge_due.notify_one();
         Ok(())
     }
@@ -51,7 +51,7 @@ impl Service {
 
     async fn purge_deleted(&self) -> Result<(), ServiceError> {
         for (tenant, deleted_at) in self.ledger.deleted_tenants().await? {
-            self.engine.forget_tenant(tenant);
+            self.plain(|| self.engine.forget_tenant(tenant)).await?;
             // The list of its keys goes with the rows.
             self.registry.forget_private_keys(tenant).await?;
             while self.ledger.purge_tenant(tenant, AT_ONCE).await? {

@@ -51,7 +51,7 @@ impl Service {
                     service.prune_all().await;
                 }
                 if round % ROUNDS_PER_SWEEP == 0 {
-                    let kept = service.engine.sweep(service.registry.wall.now());
+                    let kept = service.engine.sweep(service.registry.wall.now()).await;
                     tracing::debug!(accounts.kept = kept, "swept");
                 }
             }

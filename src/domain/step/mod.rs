@@ -164,8 +164,13 @@ pub struct Probe {
     pub remedy: Option<Remedy>,
 }
 
-/// Shows one account's limits and asks each by itself; nothing changes.
-pub fn probe(account: &Account, charges: &[Charge], now: Millis) -> Vec<Probe> {
+/// Shows the limits of the account that `charges` call `index`, and asks each
+/// by itself; nothing changes.
+pub fn probe(account: &Account, index: usize, charges: &[Charge], now: Millis) -> Vec<Probe> {
+    let own = |charge: &&Charge| usize::from(charge.account) == index;
+    let charges: SmallVec<[Charge; 8]> =
+        charges.iter().filter(own).map(|charge| Charge { account: 0, ..charge.clone() }).collect();
+    let charges = &charges[..];
     let projections = project(&[account], charges, now);
     let shown = standings(&projections, charges, now);
     let ask = |(index, charge): (usize, &Charge)| {

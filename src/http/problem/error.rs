@@ -17,7 +17,9 @@ impl From<ServiceError> for Problem {
                 Self::new(Kind::Internal, "Something stored cannot be read.").caused_by(error)
             }
             ServiceError::StreamLimit => Self::new(Kind::StreamLimit, detail),
-            ServiceError::Overloaded | ServiceError::Moved => Self::new(Kind::Overloaded, detail),
+            ServiceError::Overloaded | ServiceError::Moved | ServiceError::ClockOff => {
+                Self::new(Kind::Overloaded, detail)
+            }
             ServiceError::Unauthenticated(_) => unauthenticated().caused_by(error),
             ServiceError::TenantSuspended => Self::new(Kind::TenantSuspended, detail),
             ServiceError::NotFound(_) => Self::new(Kind::NotFound, detail),

@@ -50,6 +50,7 @@ use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
 use crate::domain::ids::{HoldId, Name, RequestId, TenantId, UserId};
 use crate::domain::plan::Scope;
+use crate::domain::slot::{Fence, Slot};
 use crate::domain::time::Millis;
 
 pub use inspect::{Inspection, inspect};
@@ -159,7 +160,22 @@ impl SqliteLedger {
     }
 }
 
+/// An engine that runs apart is for many nodes, and so is its ledger.
+const NO_SLOTS: &str = "SQLite is the ledger of one process with the engine in it: it has no slots";
+
 impl Ledger for SqliteLedger {
+    fn slot(&self, _: TenantRef) -> Answer<'_, Slot> {
+        Box::pin(std::future::ready(Err(LedgerError::Unusable(NO_SLOTS.into()))))
+    }
+
+    fn renew_slot(&self, _: TenantRef, _: u64) -> Answer<'_, Slot> {
+        Box::pin(std::future::ready(Err(LedgerError::Unusable(NO_SLOTS.into()))))
+    }
+
+    fn commit_fenced(&self, _: Vec<Change>, _: Fence) -> Answer<'_, ()> {
+        Box::pin(std::future::ready(Err(LedgerError::Unusable(NO_SLOTS.into()))))
+    }
+
     fn commit(&self, changes: Vec<Change>) -> Answer<'_, ()> {
         async move { self.journal.commit(Batch::of(&changes)?).await }.boxed()
     }

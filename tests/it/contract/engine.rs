@@ -16,7 +16,7 @@ use apportion::domain::step::Ask;
 use apportion::domain::taking::Taking;
 use apportion::domain::time::Millis;
 use apportion::engine::{
-    Change, Engine, Extend, Extended, Finish, Finished, How, Loaded, MemoryEngine, Step, Take, Taken,
+    Engine, Extend, Extended, Finish, Finished, How, Loaded, MemoryEngine, Step, Take, Taken,
 };
 
 const NOW: Millis = Millis(1_770_000_000_000);
@@ -117,6 +117,7 @@ fn settle(user: &str, id: u128, output: u64) -> Finish {
 fn finish(user: &str, id: u128, how: How) -> Finish {
     Finish {
         hold: HoldId(id),
+        found: None,
         accounts: [key(1, Scope::User, user), key(1, Scope::Pool, "p")].into_iter().collect(),
         show: [Charge { asked: false, ..bucket(0, 100) }].into_iter().collect(),
         how,
@@ -131,9 +132,8 @@ macro_rules! done {
             match $operation.await.expect("the engine is up") {
                 Step::Done(outcome) => break outcome,
                 Step::Missing(missing) => {
-                    for index in 0..missing.keys.len() {
-                        $engine.load(&missing, index, Loaded::default());
-                    }
+                    let nothing = missing.keys.iter().map(|_| Loaded::default()).collect();
+                    $engine.load(&missing, nothing).await.expect("the engine is up");
                 }
             }
         }
@@ -153,7 +153,8 @@ async fn admitted(engine: &Arc<dyn Engine>, take: &Take, now: Millis) -> Arc<Hol
 
 async fn left(engine: &Arc<dyn Engine>, key: &AccountKey, charge: Charge, now: Millis) -> u64 {
     let charge = Charge { account: 0, asked: true, ..charge };
-    engine.probe(key, &[charge], now).expect("known")[0].shown.standing.remaining()
+    let probed = engine.probe(std::slice::from_ref(key), &[charge], now).await.expect("the engine is up");
+    probed[0].as_ref().expect("known").probes[0].shown.standing.remaining()
 }
 
 async fn left_to_user(engine: &Arc<dyn Engine>, user: &str, now: Millis) -> u64 {
@@ -166,9 +167,9 @@ async fn left_in_pool(engine: &Arc<dyn Engine>, now: Millis) -> u64 {
 }
 
 async fn commit(engine: &Arc<dyn Engine>) -> Vec<HoldId> {
-    let changes: Vec<Change> = engine.changes().await;
-    let ids = changes.iter().filter_map(|change| change.hold.as_ref()).map(|hold| hold.id).collect();
-    engine.committed(changes);
+    let batch = engine.changes().await;
+    let ids = batch.changes.iter().filter_map(|change| change.hold.as_ref()).map(|hold| hold.id).collect();
+    engine.committed(batch).await;
     ids
 }
 
@@ -179,7 +180,8 @@ async fn an_account_is_asked_for_before_anything_is_decided() {
             panic!("{name} decided on accounts it never saw");
         };
         assert_eq!(missing.keys.len(), 2, "{name}");
-        assert!(engine.probe(&key(1, Scope::User, "u"), &[], NOW).is_none(), "{name}");
+        let probed = engine.probe(&[key(1, Scope::User, "u")], &[], NOW).await.expect("up");
+        assert!(probed[0].is_none(), "{name}");
     }
 }
 
@@ -201,7 +203,7 @@ async fn a_dry_run_takes_nothing() {
         let dry = Take { dry_run: true, ..take("u", 1, 90, Some("r")) };
         assert!(matches!(taken(&engine, &dry, NOW).await, Taken::Fits { .. }), "{name}");
         assert_eq!(left_to_user(&engine, "u", NOW).await, 100, "{name}");
-        assert!(engine.hold(TenantRef(1), HoldId(1)).is_none(), "{name}");
+        assert!(engine.hold(TenantRef(1), HoldId(1)).await.expect("up").is_none(), "{name}");
     }
 }
 
@@ -264,6 +266,7 @@ fn extend(user: &str, hold: &Hold, add: u64, mark: Option<(&str, u8)>) -> Extend
         |account, capacity| Charge { demand: Demand::fixed(add), asked: false, ..bucket(account, capacity) };
     Extend {
         hold: hold.id,
+        found: None,
         accounts: [key(1, Scope::User, user), key(1, Scope::Pool, "p")].into_iter().collect(),
         charges: [more(0, 100), more(1, 150)].into_iter().collect(),
         receipts: hold.receipts.len(),
@@ -339,26 +342,27 @@ async fn what_could_not_be_recorded_never_happened() {
     for (name, engine) in engines() {
         admitted(&engine, &take("u", 1, 40, None), NOW).await;
         let recorded = engine.changes().await;
-        let state = recorded[0].accounts[0].1.clone();
-        engine.committed(recorded);
+        let state = recorded.changes[0].accounts[0].1.clone();
+        engine.committed(recorded).await;
         let lost = taken(&engine, &take("u", 2, 30, None), NOW).await;
         let batch = engine.changes().await;
         // Built on what is being lost, so it is lost with it.
         let later = taken(&engine, &take("u", 3, 10, None), NOW).await;
-        engine.failed(batch);
+        engine.failed(batch).await;
         for outcome in [lost, later] {
             let Taken::Hold { ticket, .. } = outcome else { panic!("{name}") };
             assert!(!ticket.recorded().await, "{name}");
         }
-        assert!(engine.hold(TenantRef(1), HoldId(2)).is_none(), "{name}");
+        assert!(engine.hold(TenantRef(1), HoldId(2)).await.expect("up").is_none(), "{name}");
         let Step::Missing(missing) = engine.take(&take("u", 4, 60, None), NOW).await.expect("up") else {
             panic!("{name}: it must be loaded again");
         };
-        for (index, key) in missing.keys.iter().enumerate() {
+        let stored = missing.keys.iter().map(|key| {
             let packed = (key.scope == Scope::User).then_some(&*state);
             let account = Account::unpack(packed, key.scope, std::iter::empty()).expect("readable");
-            engine.load(&missing, index, Loaded { account, ..Loaded::default() });
-        }
+            Loaded { account, ..Loaded::default() }
+        });
+        engine.load(&missing, stored.collect()).await.expect("up");
         assert_eq!(left_to_user(&engine, "u", NOW).await, 60, "{name}: as last recorded");
     }
 }
@@ -372,9 +376,9 @@ async fn the_first_of_two_loaders_wins() {
         else {
             panic!("{name}")
         };
-        (0..2).for_each(|index| engine.load(&one, index, Loaded::default()));
+        engine.load(&one, vec![Loaded::default(), Loaded::default()]).await.expect("up");
         admitted(&engine, &ask, NOW).await;
-        (0..2).for_each(|index| engine.load(&two, index, Loaded::default()));
+        engine.load(&two, vec![Loaded::default(), Loaded::default()]).await.expect("up");
         assert_eq!(left_to_user(&engine, "u", NOW).await, 90, "{name}");
     }
 }
@@ -383,7 +387,7 @@ async fn the_first_of_two_loaders_wins() {
 async fn tenants_share_nothing() {
     for (name, engine) in engines() {
         admitted(&engine, &take("u", 1, 90, None), NOW).await;
-        assert!(engine.hold(TenantRef(2), HoldId(1)).is_none(), "{name}");
+        assert!(engine.hold(TenantRef(2), HoldId(1)).await.expect("up").is_none(), "{name}");
         let mut other = take("u", 2, 90, None);
         other.draft.tenant = TenantRef(2);
         other.accounts.iter_mut().for_each(|key| key.tenant = TenantRef(2));
@@ -399,12 +403,15 @@ async fn a_tenant_that_is_no_more_is_forgotten_with_its_holds() {
         other.draft.tenant = TenantRef(2);
         other.accounts.iter_mut().for_each(|key| key.tenant = TenantRef(2));
         admitted(&engine, &other, NOW).await;
-        engine.forget_tenant(TenantRef(1));
-        assert!(engine.hold(TenantRef(1), HoldId(1)).is_none(), "{name}");
-        assert!(engine.hold(TenantRef(2), HoldId(2)).is_some(), "{name}: the other one's stays");
+        engine.forget_tenant(TenantRef(1)).await.expect("up");
+        assert!(engine.hold(TenantRef(1), HoldId(1)).await.expect("up").is_none(), "{name}");
+        assert!(
+            engine.hold(TenantRef(2), HoldId(2)).await.expect("up").is_some(),
+            "{name}: the other one's stays"
+        );
         // What it had queued is handed over, and confirmed like the rest.
         commit(&engine).await;
-        assert_eq!(engine.sweep(NOW), 2, "{name}: the other one's user and pool");
+        assert_eq!(engine.sweep(NOW).await, 2, "{name}: the other one's user and pool");
         assert!(matches!(engine.take(&take("u", 3, 90, None), NOW).await, Ok(Step::Missing(_))), "{name}");
     }
 }
@@ -415,13 +422,13 @@ async fn idle_accounts_leave_and_busy_ones_stay() {
         admitted(&engine, &take("idle", 1, 10, None), NOW).await;
         let _ = done!(engine, engine.finish(&settle("idle", 1, 10), NOW));
         admitted(&engine, &take("busy", 2, 10, None), NOW).await;
-        let sweep_twice = || (engine.sweep(NOW), engine.sweep(NOW)).1;
-        assert_eq!(sweep_twice(), 3, "{name}: nothing goes before it is on record");
+        let sweep_twice = async || (engine.sweep(NOW).await, engine.sweep(NOW).await).1;
+        assert_eq!(sweep_twice().await, 3, "{name}: nothing goes before it is on record");
         commit(&engine).await;
-        assert_eq!(sweep_twice(), 2, "{name}: a lease runs in one user's account and the pool's");
+        assert_eq!(sweep_twice().await, 2, "{name}: a lease runs in one user's account and the pool's");
         let ended = NOW.plus_ms(10_000);
-        engine.sweep(ended);
-        assert_eq!(engine.sweep(ended), 0, "{name}");
+        engine.sweep(ended).await;
+        assert_eq!(engine.sweep(ended).await, 0, "{name}");
     }
 }
 

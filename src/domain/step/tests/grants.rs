@@ -83,7 +83,7 @@ fn what_a_refusal_says_counts_the_grants() {
     assert_eq!(refused(&account, 151), (150, Remedy::Never { max: 150 }));
     take(&mut account, &ask(vec![day(100, &grants, 110, T0)], 0, 0), 1, T0, HOUR).expect("fits");
     assert_eq!(refused(&account, 41), (40, Remedy::Reset { resets_at: Some(hour(24)) }));
-    let probe = step::probe(&account, &[day(100, &grants, 40, T0), day(100, &grants, 41, T0)], T0);
+    let probe = step::probe(&account, 0, &[day(100, &grants, 40, T0), day(100, &grants, 41, T0)], T0);
     assert_eq!(probe[0].remedy, None);
     assert!(probe[1].remedy.is_some());
     let last = ask(vec![day(100, &grants, 40, T0)], 0, 0);

@@ -34,26 +34,32 @@ async fn a_moved_account_takes_everything_along_in_one_change() {
         assert!(has_moved(&engine, "u").await, "{name}");
         let on_u = engine.finish(&settle("u", 1, 30), NOW).await;
         assert!(matches!(on_u, Err(EngineError::Moved)), "{name}");
-        let held = engine.hold(TenantRef(1), HoldId(1)).expect("open");
+        let held = engine.hold(TenantRef(1), HoldId(1)).await.expect("up").expect("open");
         assert_eq!(held.user, id("p"), "{name}");
         assert_eq!(left_to_user(&engine, "p", NOW).await, 45, "{name}");
         let digest = RequestId::parse("r").expect("valid").digest();
         let known = done!(engine, engine.request(&account("p"), digest, NOW));
         assert_eq!(known, Some(HoldId(1)), "{name}");
 
-        let mut changes: Vec<Change> = engine.changes().await;
-        let change = changes.pop().expect("the move is the last");
-        assert!(change.hold.is_none() && changes.iter().all(|change| change.moved.is_empty()), "{name}");
+        let mut batch = engine.changes().await;
+        let change = batch.changes.pop().expect("the move is the last");
+        assert!(
+            change.hold.is_none() && batch.changes.iter().all(|change| change.moved.is_empty()),
+            "{name}"
+        );
         let mut with: Vec<_> = change.moved.iter().map(|hold| (hold.id.0, hold.user.clone())).collect();
         with.sort_unstable_by_key(|(id, _)| *id);
         assert_eq!(with, [(1, id("p")), (2, id("p"))], "{name}: what is not on record yet goes along");
         let states: Vec<_> =
             change.accounts.iter().map(|(key, state)| (&key.owner[..], state.len())).collect();
         assert!(states[0] == ("u", 0) && states[1].0 == "p" && states[1].1 > 0, "{name}: {states:?}");
-        changes.push(change);
-        engine.committed(changes);
+        batch.changes.push(change);
+        engine.committed(batch).await;
         assert!(ticket.recorded().await, "{name}");
-        assert!(engine.hold(TenantRef(1), HoldId(2)).is_none(), "{name}: it is on record, and finished");
+        assert!(
+            engine.hold(TenantRef(1), HoldId(2)).await.expect("up").is_none(),
+            "{name}: it is on record, and finished"
+        );
 
         // It ends under the new name, once, and frees what it held everywhere.
         let ended = done!(engine, engine.finish(&settle("p", 1, 30), NOW));
@@ -81,7 +87,7 @@ async fn an_account_comes_back_and_goes_again() {
         moved(&engine, "u", "p", NOW).await.expect("there is nothing to move");
         assert_eq!(left_to_user(&engine, "p", NOW).await, 30, "{name}");
         assert!(has_moved(&engine, "u").await, "{name}");
-        engine.reopen(&account("u"));
+        engine.reopen(&account("u")).await.expect("up");
         admitted(&engine, &take("u", 3, 60, None), NOW).await;
         assert!(moved(&engine, "u", "p", NOW).await.is_none(), "{name}: two accounts cannot become one");
     }
@@ -100,7 +106,11 @@ async fn an_account_at_rest_makes_room() {
         admitted(&engine, &take("u", 2, 10, None), NOW).await;
         assert!(moved(&engine, "u", "p", NOW.plus_ms(39_999)).await.is_none(), "{name}");
         moved(&engine, "u", "p", NOW.plus_ms(40_000)).await.expect("at rest");
-        assert_eq!(engine.hold(TenantRef(1), HoldId(2)).expect("open").user, id("p"), "{name}");
+        assert_eq!(
+            engine.hold(TenantRef(1), HoldId(2)).await.expect("up").expect("open").user,
+            id("p"),
+            "{name}"
+        );
     }
 }
 
@@ -110,8 +120,8 @@ async fn a_move_that_is_not_recorded_never_was() {
         admitted(&engine, &take("u", 1, 50, None), NOW).await;
         commit(&engine).await;
         let ticket = moved(&engine, "u", "p", NOW).await.expect("nobody is there");
-        let changes: Vec<Change> = engine.changes().await;
-        engine.failed(changes);
+        let batch = engine.changes().await;
+        engine.failed(batch).await;
         assert!(!ticket.recorded().await, "{name}");
         for user in ["u", "p"] {
             let asked = engine.take(&take(user, 9, 1, None), NOW).await.expect("up");

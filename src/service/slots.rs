@@ -1,0 +1,69 @@
+//! Where the engine runs apart: its slots against what the ledger knows.
+//!
+//! An empty slot is easily told; one that is *behind* (a promoted replica, a
+//! restored dump) looks alive and has forgotten what was answered. So a slot is
+//! compared with the ledger whenever it was reached anew, and whatever cannot
+//! have been the last word is built anew, in a new epoch: accounts then come
+//! from the ledger as they are asked for.
+
+use std::time::Duration;
+
+use super::{Service, ServiceError};
+use crate::domain::charge::TenantRef;
+use crate::domain::slot::Position;
+
+/// Between two looks whether something is on record.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
+/// How long a call waits for what it needs to be on record.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Service {
+    /// Sees to it that a tenant's slot is not behind the ledger.
+    pub(super) async fn settle_slot(&self, tenant: TenantRef) -> Result<(), ServiceError> {
+        let recorded = self.ledger.slot(tenant).await?;
+        if self.engine.admit(tenant, recorded).await? {
+            return Ok(());
+        }
+        let _turn = self.slot_turn(tenant).await;
+        let recorded = self.ledger.slot(tenant).await?;
+        // Whoever had the turn may have done it.
+        if self.engine.admit(tenant, recorded).await? {
+            return Ok(());
+        }
+        tracing::warn!(tenant.number = tenant.0, slot.epoch = recorded.epoch, "a slot is built anew");
+        // What it still has goes on record first: all of it was answered.
+        self.engine.close_slot(tenant, recorded.epoch).await?;
+        self.drain_slot(tenant).await?;
+        let renewed = self.ledger.renew_slot(tenant, recorded.epoch).await?;
+        Ok(self.engine.open_slot(tenant, renewed).await?)
+    }
+
+    /// Records what a closed slot has left.
+    async fn drain_slot(&self, tenant: TenantRef) -> Result<(), ServiceError> {
+        loop {
+            let recorded = self.ledger.slot(tenant).await?;
+            match self.engine.remaining(tenant, recorded).await? {
+                Some(batch) => self.record_batch(batch).await?,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Waits until the ledger has come so far.
+    pub(super) async fn on_record(&self, position: Position) -> Result<(), ServiceError> {
+        let wait = async {
+            loop {
+                let drained = self.drained.notified();
+                if position.is_in(self.ledger.slot(position.tenant).await?) {
+                    return Ok(());
+                }
+                let _ = tokio::time::timeout(BETWEEN_LOOKS, drained).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, wait).await.unwrap_or(Err(ServiceError::Overloaded))
+    }
+
+    async fn slot_turn(&self, tenant: TenantRef) -> tokio::sync::MutexGuard<'_, ()> {
+        self.turns[tenant.0 as usize % self.turns.len()].lock().await
+    }
+}
