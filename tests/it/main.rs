@@ -3,6 +3,7 @@
 //! `harness` starts the real service and speaks to it; `api` holds what callers may rely on;
 //! `cli` is the command line; `contract` is what every back end must do;
 //! `model` compares it with a second, slow implementation; `faults` kills it and crowds it;
+//! `engine_redis` is the way to Redis, on each of its topologies;
 //! `docs` runs what the pages tell people to paste; `source` reads the sources.
 #![allow(clippy::unwrap_used)]
 
@@ -10,6 +11,7 @@ mod api;
 mod cli;
 mod contract;
 mod docs;
+mod engine_redis;
 mod faults;
 mod harness;
 mod model;

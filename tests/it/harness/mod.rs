@@ -3,6 +3,9 @@
 mod client;
 pub mod compare;
 pub mod events;
+pub mod lasting;
+pub mod proxy;
+pub mod redis;
 mod reply;
 mod server;
 pub mod sheets;

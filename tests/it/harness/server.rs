@@ -3,8 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
-use std::sync::mpsc;
+use std::sync::{Once, OnceLock, mpsc};
 
 use apportion::config::{Config, Flags};
 use tempfile::TempDir;
@@ -29,10 +28,7 @@ impl Server {
     /// A service of one's own; `settings` are names and values of its environment.
     /// It ends with the test binary.
     pub fn start(settings: &[(&str, &str)]) -> Self {
-        let kept = tempfile::Builder::new()
-            .prefix(&format!("it-{}-", std::process::id()))
-            .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
-            .expect("a data directory");
+        let kept = scratch();
         let data = kept.path().to_path_buf();
         let config = config(&data, settings);
         let (tell, told) = mpsc::channel();
@@ -63,7 +59,7 @@ fn config(data: &Path, settings: &[(&str, &str)]) -> Config {
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
-        sweep_up();
+        sweep_up_once();
         let built = Path::new(env!("CARGO_BIN_EXE_apportion"));
         let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("it-{}-binary", std::process::id()));
         if std::fs::hard_link(built, &kept).is_err() {
@@ -85,6 +81,20 @@ pub fn cli(data: &Path, arguments: &[&str]) -> String {
 pub fn number_from_env(name: &str, usual: usize) -> usize {
     std::env::var(name)
         .map_or(usual, |text| text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
+}
+
+/// A directory that goes when it is dropped, or when a later run sweeps up.
+pub(super) fn scratch() -> TempDir {
+    sweep_up_once();
+    tempfile::Builder::new()
+        .prefix(&format!("it-{}-", std::process::id()))
+        .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
+        .expect("a data directory")
+}
+
+fn sweep_up_once() {
+    static SWEPT: Once = Once::new();
+    SWEPT.call_once(sweep_up);
 }
 
 /// Statics are not dropped: removes what earlier runs of this binary have left.
