@@ -12,8 +12,10 @@ use std::time::Duration;
 use figment::providers::{Format, Serialized, Toml};
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
+use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
+use crate::engine::Answers;
 use crate::ledger::Durability;
 
 /// The defaults with their explanations, also what a reader copies from.
@@ -25,12 +27,23 @@ const PREFIX: &str = "APPORTION_";
 /// reads, and how backends on the same machine find the service.
 const NOT_SETTINGS: [&str; 4] = ["CONFIG", "URL", "TOKEN", "API_KEY"];
 
+/// What decides and what remembers.
+#[derive(Debug, Clone)]
+pub enum Stores {
+    /// This process and a file.
+    Embedded(Durability),
+    /// Redis and Postgres, shared by any number of nodes.
+    Shared { redis_url: SecretString, database_url: SecretString, answers: Answers },
+}
+
 /// Checked settings.
 #[derive(Debug, Clone)]
 pub struct Config {
     pub listen: SocketAddr,
     pub data: PathBuf,
-    pub durability: Durability,
+    pub stores: Stores,
+    /// `None`: the file in the data directory.
+    pub server_key: Option<SecretString>,
     /// Threads that serve requests, at least 1.
     pub workers: usize,
     pub allow_generated_keys: bool,
@@ -138,21 +151,17 @@ struct Raw {
     max_idle_accounts: u64,
     drain_seconds: u64,
     shutdown_seconds: u64,
-    // May carry passwords: looked at for being there, never kept or shown.
+    // Secrets: never shown.
     redis_url: String,
     database_url: String,
+    server_key: String,
 }
 
 impl Raw {
     fn check(self, figment: &Figment) -> Result<Config, ConfigError> {
         let mut faults = Faults { figment, found: Vec::new() };
-        for (key, value) in [("redis_url", &self.redis_url), ("database_url", &self.database_url)] {
-            if !value.is_empty() {
-                let text = "several nodes on Redis and Postgres are not available in this version; \
-                            leave it out to run on this machine alone";
-                faults.add(key, text);
-            }
-        }
+        let stores = self.stores(&mut faults);
+        let server_key = self.server_key(&mut faults);
         let listen = listen_address(&self.listen);
         if let Err(text) = &listen {
             faults.add("listen", text);
@@ -160,11 +169,6 @@ impl Raw {
         if self.data.as_os_str().is_empty() {
             faults.add("data", "must name a directory");
         }
-        let durability = faults.one_of(
-            "durability",
-            &self.durability,
-            &[("commit", Durability::Commit), ("os", Durability::Os)],
-        );
         let format = faults.one_of(
             "log_format",
             &self.log_format,
@@ -186,8 +190,8 @@ impl Raw {
         faults.range("max_idle_accounts", self.max_idle_accounts, 0..=1_000_000_000);
         faults.range("drain_seconds", self.drain_seconds, 0..=600);
         faults.range("shutdown_seconds", self.shutdown_seconds, 0..=3_600);
-        let (Ok(listen), Some(durability), Some(format), true) =
-            (listen, durability, format, faults.found.is_empty())
+        let (Ok(listen), Some(stores), Some(format), true) =
+            (listen, stores, format, faults.found.is_empty())
         else {
             return Err(ConfigError::Invalid(faults.found));
         };
@@ -195,7 +199,8 @@ impl Raw {
         Ok(Config {
             listen,
             data: self.data,
-            durability,
+            stores,
+            server_key,
             workers: if self.workers == 0 { cores } else { self.workers as usize },
             allow_generated_keys: self.allow_generated_keys,
             tzdir,
@@ -211,6 +216,44 @@ impl Raw {
             drain: Duration::from_secs(self.drain_seconds),
             shutdown: Duration::from_secs(self.shutdown_seconds),
         })
+    }
+}
+
+impl Raw {
+    fn stores(&self, faults: &mut Faults<'_>) -> Option<Stores> {
+        let urls = [("redis_url", &self.redis_url), ("database_url", &self.database_url)];
+        match urls.map(|(_, url)| !url.is_empty()) {
+            [false, false] => {
+                let choices =
+                    [("", Durability::Commit), ("commit", Durability::Commit), ("os", Durability::Os)];
+                faults.one_of("durability", &self.durability, &choices).map(Stores::Embedded)
+            }
+            [true, true] => {
+                let choices =
+                    [("", Answers::ByEngine), ("engine", Answers::ByEngine), ("ledger", Answers::ByLedger)];
+                faults.one_of("durability", &self.durability, &choices).map(|answers| Stores::Shared {
+                    redis_url: self.redis_url.clone().into(),
+                    database_url: self.database_url.clone().into(),
+                    answers,
+                })
+            }
+            [redis, _] => {
+                let (there, missing) =
+                    if redis { ("redis_url", "database_url") } else { ("database_url", "redis_url") };
+                faults.add(there, &format!("`{missing}` is missing: Redis decides and Postgres remembers"));
+                None
+            }
+        }
+    }
+
+    fn server_key(&self, faults: &mut Faults<'_>) -> Option<SecretString> {
+        if self.server_key.is_empty() {
+            return None;
+        }
+        if crate::service::decode_server_key(&self.server_key).is_none() {
+            faults.add("server_key", "must be what a file server.key holds: 43 letters, digits, `-` and `_`");
+        }
+        Some(self.server_key.clone().into())
     }
 }
 
@@ -247,7 +290,8 @@ impl Faults<'_> {
     fn one_of<T: Copy>(&mut self, key: &str, value: &str, choices: &[(&str, T)]) -> Option<T> {
         let chosen = choices.iter().find(|(name, _)| *name == value).map(|(_, choice)| *choice);
         if chosen.is_none() {
-            let names: Vec<_> = choices.iter().map(|(name, _)| format!("{name:?}")).collect();
+            let named = choices.iter().filter(|(name, _)| !name.is_empty());
+            let names: Vec<_> = named.map(|(name, _)| format!("{name:?}")).collect();
             self.add(key, &format!("{value:?} is not one of {}", names.join(", ")));
         }
         chosen
@@ -378,7 +422,7 @@ mod tests {
     fn the_defaults_are_usable_and_name_every_setting() {
         let config = load(None, &[], Flags::default()).unwrap();
         assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
-        assert_eq!(config.durability, Durability::Commit);
+        assert!(matches!(config.stores, Stores::Embedded(Durability::Commit)));
         assert!(config.workers >= 1);
     }
 
@@ -419,12 +463,35 @@ mod tests {
     }
 
     #[test]
-    fn several_nodes_are_refused_without_showing_the_password() {
-        for name in ["APPORTION_REDIS_URL", "APPORTION_DATABASE_URL"] {
-            let error = load(None, &[(name, "x://u:hunter2@host")], Flags::default()).unwrap_err();
-            assert!(error.contains("not available in this version") && error.contains(name), "{error}");
+    fn several_nodes_need_both_stores_and_no_password_is_ever_shown() {
+        let redis = ("APPORTION_REDIS_URL", "redis://u:hunter2@host");
+        let database = ("APPORTION_DATABASE_URL", "postgres://u:hunter2@host/db");
+        for name in [redis, database] {
+            let error = load(None, &[name], Flags::default()).unwrap_err();
+            assert!(error.contains("is missing") && error.contains(name.0), "{error}");
             assert!(!error.contains("hunter2"));
         }
+        let config = load(None, &[redis, database], Flags::default()).unwrap();
+        let Stores::Shared { answers: Answers::ByEngine, .. } = config.stores else { panic!("{config:?}") };
+        assert!(!format!("{config:?}").contains("hunter2"));
+        for (durability, of_both) in [("commit", false), ("os", false), ("engine", true), ("ledger", true)] {
+            let durability = ("APPORTION_DURABILITY", durability);
+            assert_eq!(load(None, &[durability], Flags::default()).is_ok(), !of_both, "{durability:?}");
+            let many = load(None, &[redis, database, durability], Flags::default());
+            assert_eq!(many.is_ok(), of_both, "{durability:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_key_is_what_its_file_holds_and_is_never_shown() {
+        let name = "APPORTION_SERVER_KEY";
+        for bad in ["12ab", &"x".repeat(64), &"+".repeat(43)] {
+            let error = load(None, &[(name, bad)], Flags::default()).unwrap_err();
+            assert!(error.contains("43 letters") && !error.contains(bad), "{error}");
+        }
+        let key = "n4bQgYhMfWWaL-qgxVrQFaO_TxsrC4Is0V1sFbDwCgg";
+        let config = load(None, &[(name, key)], Flags::default()).unwrap();
+        assert!(config.server_key.is_some() && !format!("{config:?}").contains(key), "{config:?}");
     }
 
     #[test]

@@ -52,6 +52,16 @@ pub enum EngineError {
     Clock(Millis),
 }
 
+/// When what an engine apart from this process decided is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answers {
+    /// Once the engine has it. If the engine is emptied, what the ledger does
+    /// not have yet is lost.
+    ByEngine,
+    /// Once the ledger has it.
+    ByLedger,
+}
+
 /// Applies one operation wholly or not at all.
 ///
 /// An engine knows no plans, no calendars and no bodies: everything a decision

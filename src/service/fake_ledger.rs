@@ -312,12 +312,13 @@ impl Bench {
         Self::open(&self.ledger, &self.dir, false).await
     }
 
-    async fn open(
+    pub async fn open(
         ledger: &Arc<FakeLedger>,
         dir: &tempfile::TempDir,
         accept_generated_keys: bool,
     ) -> Arc<super::Registry> {
         let options = super::RegistryOptions {
+            server_key: None,
             keys_dir: dir.path().join("keys"),
             accept_generated_keys,
             allow_private_targets: true,

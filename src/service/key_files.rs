@@ -12,6 +12,7 @@ use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use secrecy::zeroize::Zeroizing;
+use secrecy::{ExposeSecret, SecretString};
 use subtle::ConstantTimeEq;
 
 use super::error::ServiceError;
@@ -38,11 +39,14 @@ const ERASED: &str = "erased_";
 
 impl KeyFiles {
     /// Reads the server's secret, or makes one when there is none.
-    pub fn open(dir: &Path) -> Result<Self, ServiceError> {
+    pub fn open(dir: &Path, given: Option<&SecretString>) -> Result<Self, ServiceError> {
         let unusable = |error| ServiceError::Corrupt(format!("{}: {error}", dir.display()));
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(unusable)?;
-        let is_new = !dir.join(SERVER_KEY).exists();
-        let server = server_key(dir).map_err(unusable)?;
+        let is_new = given.is_none() && !dir.join(SERVER_KEY).exists();
+        let server = match given {
+            Some(given) => decode_server_key(given.expose_secret()).ok_or_else(|| unusable(no_key()))?,
+            None => server_key(dir).map_err(unusable)?,
+        };
         let derive = |purpose| Zeroizing::new(blake3::derive_key(purpose, &*server));
         Ok(Self {
             dir: dir.to_owned(),
@@ -51,6 +55,12 @@ impl KeyFiles {
             naming: derive("apportion 2026-11 pseudonyms of erased users"),
             is_new,
         })
+    }
+
+    /// Tells secrets of servers apart, and nothing about them.
+    pub fn fingerprint(&self) -> String {
+        let hash = blake3::keyed_hash(&self.hashing, b"fingerprint of the server's secret");
+        hash.to_hex()[..16].to_owned()
     }
 
     /// Whether there was no secret of the server before this start.
@@ -172,9 +182,17 @@ fn server_key(dir: &Path) -> io::Result<Zeroizing<[u8; 32]>> {
         tracing::warn!(path = %path.display(), "the server's secret can be read by others: chmod 600");
     }
     let text = Zeroizing::new(fs::read_to_string(&path)?);
-    let bytes = URL_SAFE_NO_PAD.decode(text.trim()).ok().and_then(|bytes| bytes.try_into().ok());
-    let no_key = || io::Error::new(io::ErrorKind::InvalidData, format!("{SERVER_KEY} holds no key"));
-    bytes.map(Zeroizing::new).ok_or_else(no_key)
+    decode_server_key(&text).ok_or_else(no_key)
+}
+
+fn no_key() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{SERVER_KEY} holds no key"))
+}
+
+/// The secret that a text of a file `server.key` is.
+pub(crate) fn decode_server_key(text: &str) -> Option<Zeroizing<[u8; 32]>> {
+    let bytes = Zeroizing::new(URL_SAFE_NO_PAD.decode(text.trim()).ok()?);
+    Some(Zeroizing::new(bytes.as_slice().try_into().ok()?))
 }
 
 /// Two processes may start at once: the file appears whole, and once.
@@ -211,8 +229,8 @@ mod tests {
     #[test]
     fn the_secret_is_made_once_and_only_its_owner_can_read_it() {
         let dir = tempfile::tempdir().unwrap();
-        let first = KeyFiles::open(dir.path()).unwrap();
-        let again = KeyFiles::open(dir.path()).unwrap();
+        let first = KeyFiles::open(dir.path(), None).unwrap();
+        let again = KeyFiles::open(dir.path(), None).unwrap();
         assert!(first.is_new() && !again.is_new());
         assert!(again.secret_matches("ap_x", &first.hash("ap_x")));
         assert!(!again.secret_matches("ap_y", &first.hash("ap_x")));
@@ -224,30 +242,30 @@ mod tests {
     #[test]
     fn a_sealed_secret_opens_for_its_key_and_server_only() {
         let dir = tempfile::tempdir().unwrap();
-        let files = KeyFiles::open(dir.path()).unwrap();
+        let files = KeyFiles::open(dir.path(), None).unwrap();
         let sealed = files.seal("k1", "a secret of many characters").unwrap();
         assert_eq!(&*files.unseal("k1", &sealed).unwrap(), "a secret of many characters");
         assert!(files.unseal("k2", &sealed).is_err());
         assert!(files.unseal("k1", "").is_err());
         let other = tempfile::tempdir().unwrap();
-        assert!(KeyFiles::open(other.path()).unwrap().unseal("k1", &sealed).is_err());
+        assert!(KeyFiles::open(other.path(), None).unwrap().unseal("k1", &sealed).is_err());
     }
 
     #[test]
     fn a_pseudonym_is_the_same_again_and_of_one_user_tenant_and_server_alone() {
         let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let files = KeyFiles::open(dir.path()).unwrap();
+        let files = KeyFiles::open(dir.path(), None).unwrap();
         let name = |files: &KeyFiles, tenant, user| {
             files.pseudonym(TenantRef(tenant), &UserId::parse(user).unwrap()).unwrap()
         };
         let first = name(&files, 1, "u");
         assert!(first.as_str().len() == 39 && first.as_str().starts_with("erased_"), "{first:?}");
-        assert_eq!(name(&KeyFiles::open(dir.path()).unwrap(), 1, "u"), first);
+        assert_eq!(name(&KeyFiles::open(dir.path(), None).unwrap(), 1, "u"), first);
         for another in [
             name(&files, 2, "u"),
             name(&files, 1, "U"),
             name(&files, 1, "u_"),
-            name(&KeyFiles::open(other.path()).unwrap(), 1, "u"),
+            name(&KeyFiles::open(other.path(), None).unwrap(), 1, "u"),
         ] {
             assert_ne!(another, first);
         }
@@ -256,7 +274,7 @@ mod tests {
     #[test]
     fn private_keys_read_back_and_stay_in_their_folder() {
         let dir = tempfile::tempdir().unwrap();
-        let files = KeyFiles::open(dir.path()).unwrap();
+        let files = KeyFiles::open(dir.path(), None).unwrap();
         files.save_private_key("k1", &[7; 83]).unwrap();
         assert_eq!(files.private_key("k1").unwrap().unwrap().as_slice(), [7; 83]);
         assert!(files.save_private_key("k1", &[8; 83]).is_err(), "never overwritten");

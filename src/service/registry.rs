@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use parking_lot::RwLock;
+use secrecy::SecretString;
 
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::TenantId;
@@ -38,6 +39,8 @@ const PAST_MODELS_MAX: usize = 256;
 pub struct RegistryOptions {
     /// Where private keys and the server's secret lie (`<data>/keys`).
     pub keys_dir: PathBuf,
+    /// The server's secret where it does not lie there.
+    pub server_key: Option<SecretString>,
     /// Whether tokens of keys made by this program are accepted; off where the
     /// server can be reached from elsewhere, unless a setting allows it.
     pub accept_generated_keys: bool,
@@ -84,7 +87,7 @@ impl Registry {
     ) -> Result<Arc<Self>, ServiceError> {
         let registry = Self {
             writer: Writer::new(ledger.clone()),
-            files: KeyFiles::open(&options.keys_dir)?,
+            files: KeyFiles::open(&options.keys_dir, options.server_key.as_ref())?,
             ledger,
             wall,
             options,

@@ -9,6 +9,7 @@
 //! the journal writes its last batch, the ledger closes, the lock goes.
 
 mod data_dir;
+mod stores;
 mod welcome;
 
 use std::future::Future;
@@ -21,11 +22,11 @@ use actix_web::dev::Server;
 use anyhow::Context;
 use tokio::task::JoinHandle;
 
-use crate::config::Config;
+use crate::config::{Config, Stores};
 use crate::domain::time::set_tzdata_dir;
-use crate::engine::MemoryEngine;
+use crate::engine::{Engine, MemoryEngine};
 use crate::http::{self, HttpSettings, METRICS_PREFIX, State};
-use crate::ledger::{Durability, Ledger, SqliteLedger};
+use crate::ledger::{Durability, Ledger};
 use crate::service::clock::WallClock;
 use crate::service::{Journal, Registry, RegistryOptions, Service, Tallier};
 
@@ -44,7 +45,7 @@ const SCRATCH_ACCOUNTS: usize = 100_000;
 pub struct Application {
     address: SocketAddr,
     server: Server,
-    embedded: Embedded,
+    running: Running,
     background: Vec<JoinHandle<()>>,
     drain: Duration,
     welcome: Option<String>,
@@ -64,16 +65,17 @@ impl Application {
         let data = open_in(&dir, &config).await?;
         let welcome = welcome::first_start(&data.registry, address, config.allow_generated_keys).await?;
         data.registry.watchers.bound(config.http.max_streams);
-        let embedded = Embedded::start(data, config.max_idle_accounts);
+        let engine = stores::engine(&config, &data.registry).await?;
+        let running = Running::start(data, engine);
         // What a crash left half done is done before anybody asks.
-        embedded.service.go_on_erasing().await;
+        running.service.go_on_erasing().await;
         let background = vec![
-            embedded.service.start_sweeper(),
-            embedded.service.start_purging(),
-            embedded.registry.start_polling(),
+            running.service.start_sweeper(),
+            running.service.start_purging(),
+            running.registry.start_polling(),
         ];
         let state = State::new(
-            embedded.service.clone(),
+            running.service.clone(),
             http_settings(&config),
             prometheus_client::registry::Registry::with_prefix(METRICS_PREFIX),
         );
@@ -82,12 +84,12 @@ impl Application {
             server.address = %address,
             server.data = %config.data.display(),
             server.workers = config.workers,
-            durability = ?config.durability,
+            stores = ?config.stores,
             tz.version = crate::domain::time::tz_version(),
             "apportion {} listens",
             env!("CARGO_PKG_VERSION")
         );
-        Ok(Self { address, server, embedded, background, drain: config.drain, welcome, _lock: lock })
+        Ok(Self { address, server, running, background, drain: config.drain, welcome, _lock: lock })
     }
 
     /// The port that is bound (also where the settings said 0).
@@ -110,18 +112,18 @@ impl Application {
         };
         if ended.is_none() {
             tracing::info!("stopping: no longer ready, requests in flight may finish");
-            self.embedded.service.stop_being_ready();
+            self.running.service.stop_being_ready();
             // The server goes on answering while load balancers notice.
             tokio::select! {
                 _ = &mut server => {}
                 () = tokio::time::sleep(self.drain) => {}
             }
             // They would go on for as long as their readers like.
-            self.embedded.service.end_watches();
+            self.running.service.end_watches();
             tokio::join!(handle.stop(true), async { _ = server.await });
         }
         self.background.iter().for_each(JoinHandle::abort);
-        self.embedded.close().await;
+        self.running.close().await;
         tracing::info!("stopped");
         ended.unwrap_or(Ok(())).context("the HTTP server ended by itself")
     }
@@ -184,7 +186,7 @@ pub async fn open(config: &Config) -> anyhow::Result<Data> {
 /// As [`open`], but never makes a new one: a mistyped --data is told.
 pub async fn open_existing(config: &Config) -> anyhow::Result<Data> {
     let dir = DataDir::at(&config.data);
-    if !dir.database().is_file() {
+    if matches!(config.stores, Stores::Embedded(_)) && !dir.database().is_file() {
         anyhow::bail!(
             "there is no Apportion data in {}; name the server's directory with --data",
             config.data.display()
@@ -195,20 +197,15 @@ pub async fn open_existing(config: &Config) -> anyhow::Result<Data> {
 
 /// Opens the ledger alone, bringing its schema up to date.
 pub async fn open_ledger(config: &Config) -> anyhow::Result<Arc<dyn Ledger>> {
-    ledger_in(&DataDir::create(&config.data)?, config.durability).await
-}
-
-async fn ledger_in(dir: &DataDir, durability: Durability) -> anyhow::Result<Arc<dyn Ledger>> {
-    let path = dir.database();
-    let ledger = SqliteLedger::open(&path, durability).await;
-    Ok(Arc::new(ledger.with_context(|| format!("cannot open the database {}", path.display()))?))
+    stores::ledger(&DataDir::create(&config.data)?, &config.stores).await
 }
 
 async fn open_in(dir: &DataDir, config: &Config) -> anyhow::Result<Data> {
-    let ledger = ledger_in(dir, config.durability).await?;
+    let ledger = stores::ledger(dir, &config.stores).await?;
     let is_local = config.listen.ip().is_loopback();
     let options = RegistryOptions {
         keys_dir: dir.keys(),
+        server_key: config.server_key.clone(),
         accept_generated_keys: is_local || config.allow_generated_keys,
         allow_private_targets: is_local,
     };
@@ -223,9 +220,8 @@ fn use_zone_rules(config: &Config) -> anyhow::Result<()> {
     }
 }
 
-/// A service on the in-process engine and an embedded ledger, with its
-/// journal.
-pub struct Embedded {
+/// A service with its journal.
+pub struct Running {
     pub service: Arc<Service>,
     pub registry: Arc<Registry>,
     pub ledger: Arc<dyn Ledger>,
@@ -233,9 +229,8 @@ pub struct Embedded {
     tallier: Tallier,
 }
 
-impl Embedded {
-    fn start(data: Data, max_idle_accounts: usize) -> Self {
-        let engine = Arc::new(MemoryEngine::new(max_idle_accounts));
+impl Running {
+    fn start(data: Data, engine: Arc<dyn Engine>) -> Self {
         let service = Service::new(data.registry.clone(), engine, data.ledger.clone());
         let journal = service.start_journal();
         let tallier = service.start_tallies();
@@ -245,14 +240,16 @@ impl Embedded {
     /// A service on a directory that will be thrown away.
     pub async fn open_scratch(path: &Path) -> anyhow::Result<Self> {
         let dir = DataDir::create(path)?;
-        let ledger = ledger_in(&dir, Durability::Os).await?;
+        let ledger = stores::ledger(&dir, &Stores::Embedded(Durability::Os)).await?;
         let options = RegistryOptions {
             keys_dir: dir.keys(),
+            server_key: None,
             accept_generated_keys: false,
             allow_private_targets: false,
         };
         let registry = Registry::open(ledger.clone(), Arc::new(WallClock::new()), options).await?;
-        Ok(Self::start(Data { ledger, registry }, SCRATCH_ACCOUNTS))
+        let data = Data { ledger, registry };
+        Ok(Self::start(data, Arc::new(MemoryEngine::new(SCRATCH_ACCOUNTS))))
     }
 
     /// Records everything that is decided; nothing may be asked of the service

@@ -7,7 +7,7 @@ use secrecy::ExposeSecret;
 
 use crate::domain::ids::TenantId;
 use crate::service::keys::MintRequest;
-use crate::service::{Registry, Scopes};
+use crate::service::{Registry, Scopes, ServiceError};
 
 const DEMO: &str = "demo";
 const TOKEN_SECONDS: u32 = 24 * 3_600;
@@ -30,7 +30,11 @@ pub async fn first_start(
         );
         return Ok(None);
     }
-    let tenant = registry.create_tenant(&TenantId::parse(DEMO)?, false, None, "first start").await?;
+    let tenant = match registry.create_tenant(&TenantId::parse(DEMO)?, false, None, "first start").await {
+        // Another node started at the same moment.
+        Err(ServiceError::AlreadyExists(_)) => return Ok(None),
+        made => made?,
+    };
     let request =
         MintRequest { scopes: Scopes::CHECK | Scopes::QUOTA, user: None, ttl_seconds: TOKEN_SECONDS };
     let token = registry.mint_token(Some(&tenant), &request).await?;

@@ -19,7 +19,7 @@ use crate::service::{
     CheckCommand, CheckReply, FinishReply, PoolEntry, Registry, ReleaseCommand, Service, SettleCommand,
     SettleUsage, THEY_ALLOW, Tenant,
 };
-use crate::startup::Embedded;
+use crate::startup::Running;
 
 use super::differences::Differences;
 use super::draw::{Draw, Zipf, assign};
@@ -82,13 +82,13 @@ async fn run(
     theirs: Option<&[&'static str]>,
 ) -> anyhow::Result<(Outcome, Vec<UsageRow>)> {
     let dir = tempfile::Builder::new().prefix("apportion-replay-").tempdir()?;
-    let embedded = Embedded::open_scratch(dir.path()).await?;
-    let tenant = tenant(&embedded.registry, plan, content, theirs.is_some()).await?;
-    let mut replay = Replay::new(embedded.service.clone(), tenant, plan, theirs);
+    let running = Running::open_scratch(dir.path()).await?;
+    let tenant = tenant(&running.registry, plan, content, theirs.is_some()).await?;
+    let mut replay = Replay::new(running.service.clone(), tenant, plan, theirs);
     replay.run(plan).await?;
     let outcome = replay.finish();
     // The sums must be those of the ledger, so everything is written first.
-    let data = embedded.record_all().await;
+    let data = running.record_all().await;
     let rows = data.ledger.usage(outcome.tenant.number, i32::MIN, i32::MAX).await?;
     data.ledger.close().await;
     Ok((outcome, rows))
