@@ -46,10 +46,11 @@ pub enum EngineError {
     /// ([`Engine::admit`]). Nothing was taken.
     #[error("the slot must be compared with the ledger")]
     Unsure(TenantRef),
-    /// The engine's own clock says something else than the caller's: whoever
-    /// asked sets theirs and looks again. Nothing was taken.
-    #[error("the engine's clock says {}", .0.0)]
-    Clock(Millis),
+    /// The tenant's clock in the engine says something else than the caller's
+    /// `now`: whoever asked sets theirs, or the engine's (a test clock that the
+    /// slot has lost), and looks again. Nothing was taken.
+    #[error("the engine's clock says {}", .1.0)]
+    Clock(TenantRef, Millis),
 }
 
 /// When what an engine apart from this process decided is told.
@@ -154,6 +155,11 @@ pub trait Engine: Send + Sync + 'static {
     /// that epoch or a later one, nothing happens.
     fn open_slot(&self, _tenant: TenantRef, _recorded: Slot) -> Plain<'_, ()> {
         std::future::ready(Ok(())).boxed()
+    }
+    /// The last change that a tenant's slot knows of; `None`: the engine has no
+    /// slots.
+    fn position(&self, _tenant: TenantRef) -> Plain<'_, Option<Position>> {
+        std::future::ready(Ok(None)).boxed()
     }
     /// Where a test tenant's clock stands for all who decide by this engine;
     /// `None`: nobody told, or the engine is this process's own.

@@ -137,6 +137,12 @@ async fn handle(
         auth::authorize(caller, access)?;
     }
     let_in?;
+    if let Some(tenant) = trail.caller.as_ref().and_then(|caller| caller.tenant.as_ref()) {
+        let reads = route.path.starts_with("/v1/admin/") || route.path == "/v1/holds";
+        if reads || tenant.test {
+            state.service.catch_up(tenant, reads).await?;
+        }
+    }
     let call = Call {
         state: state.clone(),
         request: request.clone(),

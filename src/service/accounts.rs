@@ -65,10 +65,7 @@ impl Service {
     async fn make_good(&self, error: EngineError) -> Result<(), ServiceError> {
         match error {
             EngineError::Unsure(tenant) => self.settle_slot(tenant).await,
-            EngineError::Clock(now) => {
-                self.registry.wall.lead_to(now);
-                Err(ServiceError::ClockOff)
-            }
+            EngineError::Clock(tenant, now) => self.set_right(tenant, now).await,
             other => Err(other.into()),
         }
     }
@@ -163,7 +160,7 @@ impl From<EngineError> for ServiceError {
             EngineError::Overloaded => Self::Overloaded,
             EngineError::Moved => Self::Moved,
             EngineError::Unavailable | EngineError::Unsure(_) => Self::StoreUnavailable(Box::new(error)),
-            EngineError::Clock(_) => Self::ClockOff,
+            EngineError::Clock(..) => Self::ClockOff,
         }
     }
 }

@@ -8,9 +8,10 @@
 
 use std::time::Duration;
 
-use super::{Service, ServiceError};
+use super::{Service, ServiceError, Tenant};
 use crate::domain::charge::TenantRef;
 use crate::domain::slot::Position;
+use crate::domain::time::Millis;
 
 /// Between two looks whether something is on record.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
@@ -61,6 +62,44 @@ impl Service {
             }
         };
         tokio::time::timeout(PATIENCE, wait).await.unwrap_or(Err(ServiceError::Overloaded))
+    }
+
+    /// Brings what other nodes did before a call to this one: a test clock that
+    /// they set, and for calls that read the ledger (`reads`) what they, or we,
+    /// decided.
+    pub async fn catch_up(&self, tenant: &Tenant, reads: bool) -> Result<(), ServiceError> {
+        let number = tenant.number;
+        if tenant.test
+            && let Some(now) = self.plain(|| self.engine.clock(number)).await?
+        {
+            tenant.clock.stand_at(Some(now));
+        }
+        if !reads {
+            return Ok(());
+        }
+        match self.plain(|| self.engine.position(number)).await {
+            Ok(Some(position)) => self.on_record(position).await,
+            // Nothing is decided while the engine is away; what is on record
+            // can be looked at and changed all the same.
+            Ok(None) | Err(ServiceError::StoreUnavailable(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The engine has another time for a tenant than we. Whoever decided by
+    /// ours decides again.
+    pub(super) async fn set_right(&self, number: TenantRef, now: Millis) -> Result<(), ServiceError> {
+        let tenant = self.registry.tenants().into_iter().find(|tenant| tenant.number == number);
+        match tenant.filter(|tenant| tenant.test) {
+            None => self.registry.wall.lead_to(now),
+            Some(tenant) => match (self.engine.clock(number).await?, tenant.clock.standing()) {
+                (Some(set), _) => tenant.clock.stand_at(Some(set)),
+                // The slot was emptied.
+                (None, Some(ours)) => self.engine.set_clock(number, ours).await?,
+                (None, None) => self.registry.wall.lead_to(now),
+            },
+        }
+        Err(ServiceError::ClockOff)
     }
 
     async fn slot_turn(&self, tenant: TenantRef) -> tokio::sync::MutexGuard<'_, ()> {

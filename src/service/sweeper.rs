@@ -86,6 +86,7 @@ impl Service {
     /// anything else is decided.
     pub async fn set_clock(&self, tenant: &Tenant, now: Millis, by: &str) -> Result<Millis, ServiceError> {
         let now = self.registry.set_clock(tenant, now, by).await?;
+        self.plain(|| self.engine.set_clock(tenant.number, now)).await?;
         self.resolve_due(tenant).await?;
         self.record_moves(tenant).await?;
         self.forget_erased(tenant).await?;
