@@ -82,7 +82,7 @@ impl Service {
         command: &CheckCommand,
     ) -> Result<((CheckReply, Unrecorded), Option<UserId>), ServiceError> {
         for _ in 0..LOOKS {
-            let party = self.registry.party(tenant, &command.user).await?;
+            let party = self.party(tenant, &command.user).await?;
             let decided = match party.profile.alias() {
                 None if party.profile.is_erased() => {
                     let refusal = Refusal::plain(Code::UnknownUser);

@@ -251,7 +251,7 @@ impl Service {
     /// The hold's user as they are now, with the org that it began with.
     pub(super) async fn party_of_hold(&self, tenant: &Tenant, hold: &Hold) -> Result<Party, ServiceError> {
         let profile = self.registry.profile(tenant, &hold.user).await?;
-        self.registry.party_of(tenant, profile, hold.org.clone()).await
+        self.party_of(tenant, &hold.user, profile, hold.org.clone()).await
     }
 
     /// The limits that a hold's call meets under the plan of now, with every

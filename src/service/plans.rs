@@ -13,7 +13,7 @@ use super::settings::word;
 use crate::domain::charge::CellId;
 use crate::domain::document::Reader;
 use crate::domain::ids::Name;
-use crate::domain::plan::{Filter, Limit, Models, Sheet};
+use crate::domain::plan::{Filter, Limit, Models, Scope, Sheet};
 use crate::domain::time::Millis;
 use crate::ledger::Record;
 
@@ -31,6 +31,9 @@ pub struct Plan {
     versions: Vec<Arc<PlanVersion>>,
     /// From then on the newest version holds for everyone.
     settled_from: Millis,
+    /// The limits whose running month says when a version takes hold; none
+    /// where no version waits for months.
+    months: SmallVec<[(Scope, CellId); 2]>,
     /// What the buckets ran with before the newest version, where it holds for
     /// everyone.
     history: History,
@@ -206,7 +209,8 @@ impl Plan {
         versions.drain(..spare);
         let history = History::of(&versions);
         let settled_from = settled_from(&versions);
-        Self { id, versions, settled_from, history }
+        let months = months_of(&versions);
+        Self { id, versions, settled_from, months, history }
     }
 
     /// The version last written, whomever it holds for.
@@ -270,6 +274,23 @@ impl Plan {
         self.settled_from <= now
     }
 
+    /// Whether a version waits, or waited not long ago, for the months of those
+    /// who came at `arrival`, as that looks at `now`.
+    pub(super) fn waits_for(&self, arrival: Arrival, now: Millis) -> bool {
+        let came = arrival.came.max(arrival.born);
+        let waits = |version: &Arc<PlanVersion>| {
+            version.terms.applies == Applies::NextWindow
+                && now < version.written_at.plus_ms(LONGEST_MONTH_MS)
+                && came < version.written(now)
+        };
+        !self.is_settled(now) && self.versions.iter().any(waits)
+    }
+
+    /// The limits whose running month may say when that is.
+    pub(super) fn months(&self, scope: Scope) -> impl Iterator<Item = CellId> {
+        self.months.iter().filter(move |(of, _)| *of == scope).map(|(_, cell)| *cell)
+    }
+
     pub(super) fn history(&self) -> &History {
         &self.history
     }
@@ -285,14 +306,18 @@ impl Plan {
     ) -> SmallVec<[(Millis, &Arc<PlanVersion>); 4]> {
         let mut steps: SmallVec<[(Millis, &Arc<PlanVersion>); 4]> = SmallVec::new();
         for version in &self.versions {
+            let written = version.written(now);
+            if !steps.is_empty() && version.terms.to == Audience::NewUsers && arrival.born < written {
+                continue;
+            }
+            // What still waits when a newer version is written never comes.
+            while steps.len() > 1 && steps.last().is_some_and(|(since, _)| *since > written.at) {
+                steps.pop();
+            }
             let Some((_, before)) = steps.last().copied() else {
                 steps.push((Millis(i64::MIN), version));
                 continue;
             };
-            let written = version.written(now);
-            if version.terms.to == Audience::NewUsers && arrival.born < written {
-                continue;
-            }
             let from = match version.terms.applies {
                 Applies::Now => written.at,
                 Applies::At(at) => at.max(written.at),
@@ -300,14 +325,23 @@ impl Plan {
                 Applies::NextWindow if arrival.came.max(arrival.born) >= written => written.at,
                 Applies::NextWindow => month_end(&before.sheet, version.written_at),
             };
-            // What still waits when a newer version is written never comes.
-            while steps.len() > 1 && steps.last().is_some_and(|(since, _)| *since > written.at) {
-                steps.pop();
-            }
             steps.push((from, version));
         }
         steps
     }
+}
+
+/// See [`Plan::months`].
+fn months_of(versions: &[Arc<PlanVersion>]) -> SmallVec<[(Scope, CellId); 2]> {
+    let mut months = SmallVec::new();
+    if versions.iter().any(|version| version.terms.applies == Applies::NextWindow) {
+        let scopes = || [Scope::User, Scope::Org].into_iter();
+        for (version, scope) in versions.iter().flat_map(|version| scopes().map(move |s| (version, s))) {
+            let month = version.sheet.month_limit(scope).map(|limit| (scope, limit.cell()));
+            months.extend(month.filter(|month| !months.contains(month)));
+        }
+    }
+    months
 }
 
 /// See [`Plan::settled_from`].

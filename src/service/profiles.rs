@@ -123,6 +123,7 @@ impl Profile {
             anchor_day: user.and_then(|user| user.anchor_day).unwrap_or(1),
             rights: self.rights(),
             grants: &self.grants,
+            months: &[],
         }
     }
 
@@ -191,6 +192,7 @@ impl OrgProfile {
             anchor_day: 1,
             rights: self.rights(),
             grants: &self.grants,
+            months: &[],
         }
     }
 

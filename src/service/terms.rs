@@ -11,11 +11,12 @@ use super::calendar::Calendar;
 use super::catalog::Catalog;
 use super::error::ServiceError;
 use super::plans::{Arrival, Plan, PlanVersion};
+use crate::domain::charge::CellId;
 use crate::domain::grant::Grant;
 use crate::domain::ids::{Label, Name};
 use crate::domain::plan::{Override, Rule, Scope, Sheet};
 use crate::domain::time::{Anchor, Millis, Period, Zone};
-use crate::ledger::Rights;
+use crate::ledger::{Month, Rights};
 
 /// No window that ran when a rule changed longer ago still runs, nor does the
 /// one after it.
@@ -23,6 +24,10 @@ pub(super) const REMEMBERED_MS: i64 = 130 * 24 * 3_600_000;
 
 /// Grants by the name of their limit.
 pub(super) type Grants = Vec<(Label, Arc<[Grant]>)>;
+
+/// A limit by the month, and the month that its cell was last in; `None`:
+/// nothing was ever taken, no month runs.
+pub(super) type CellMonth = (CellId, Option<Month>);
 
 /// A user or an org, as far as its limits go.
 #[derive(Clone, Copy)]
@@ -37,6 +42,9 @@ pub(super) struct Holder<'a> {
     pub anchor_day: u8,
     pub rights: &'a Rights,
     pub grants: &'a Grants,
+    /// Of the limits that [`awaited`](Self::awaited) names, as the account has
+    /// them. Without them months are told by the rules alone.
+    pub months: &'a [CellMonth],
 }
 
 /// See the module's text.
@@ -102,11 +110,20 @@ impl<'a> Holder<'a> {
         Ok(Terms { regimes: all.into_iter().collect(), to_come, is_plain: false })
     }
 
+    /// The limits whose month a version of the holder's plans waits for, or did
+    /// not long ago.
+    pub fn awaited(&self, catalog: &'a Catalog, now: Millis) -> impl Iterator<Item = CellId> {
+        let (scope, arrival) = (self.scope, self.arrival.seen_at(now));
+        let plans = self.plan.into_iter().chain(self.rights.schedule.iter().map(|to_come| &to_come.plan));
+        let plans = plans.filter_map(|plan| catalog.plan(plan));
+        plans.filter(move |plan| plan.waits_for(arrival, now)).flat_map(move |plan| plan.months(scope))
+    }
+
     /// When the month that runs at `at` ends: that of the sheet's first limit
     /// by the month, else the calendar's.
     pub fn month_end(&self, sheet: &Sheet, catalog: &Catalog, at: Millis, now: Millis) -> Millis {
-        let month = sheet.month_limit(self.scope).map(|limit| &limit.rule);
-        let Some(Rule::Window { zone: own, anchor, .. }) = month else {
+        let limit = sheet.month_limit(self.scope).map(|limit| (limit.cell(), &limit.rule));
+        let Some((cell, Rule::Window { zone: own, anchor, .. })) = limit else {
             // No window runs: nothing is to be kept.
             let zone = self.zone.unwrap_or(&catalog.settings.zone);
             return Calendar.borders(zone, Period::Month, 1, at).end;
@@ -116,24 +133,41 @@ impl<'a> Holder<'a> {
             Anchor::Calendar => 1,
             Anchor::User => self.anchor_day,
         };
-        let borders = |at: Millis| {
-            let zone = fixed.unwrap_or_else(|| catalog.zone_at(at, now));
+        // The borders around `at`, by the zone of an instant.
+        let borders = |by: Millis, at: Millis| {
+            let zone = fixed.unwrap_or_else(|| catalog.zone_at(by, now));
             Calendar.borders(zone, Period::Month, anchor_day, at)
         };
+        let changes = catalog.zones.iter().map(|(until, _)| *until).filter(|_| fixed.is_none());
+        let stored = self.months.iter().find(|(known, _)| *known == cell).map(|(_, month)| *month);
+        if stored == Some(None) {
+            // No window runs that would be kept: the month is that of the rule of now.
+            let changes = changes.filter(|change| at < *change && *change <= now);
+            return changes.fold(borders(at, at).end, |end, change| match change < end {
+                true => borders(change, at).end.max(change),
+                false => end,
+            });
+        }
+        let stored = stored.flatten();
         // Changes of the rule since then leave the month that ran to its end.
-        let known = self.rights.month.filter(|month| at >= month.start);
+        let known = stored.into_iter().chain(self.rights.month).find(|month| at >= month.start);
         let since = known.map_or(at.plus_ms(-REMEMBERED_MS), |month| month.start);
-        let changes = catalog.zones.iter().map(|(until, _)| Millis(until.0 - 1));
-        let changes = changes.filter(|change| fixed.is_none() && (since..at).contains(change));
+        let changes = changes.map(|until| Millis(until.0 - 1)).filter(|change| (since..at).contains(change));
+        let min_len = Period::Month.min_len_ms();
         let mut end = known.map(|month| month.end);
         for instant in changes.chain([at]) {
             end = Some(match end {
                 Some(end) if instant < end => end,
-                Some(end) => borders(instant).following(end, Period::Month.min_len_ms()).1,
-                None => borders(instant).end,
+                Some(end) => borders(instant, instant).following(end, min_len).1,
+                None => borders(instant, instant).end,
             });
         }
-        end.unwrap_or_else(|| borders(at).end)
+        let end = end.unwrap_or_else(|| borders(at, at).end);
+        match stored {
+            // One month follows another without a gap, and none is shorter.
+            Some(month) if at < month.start && month.start < end.plus_ms(min_len) => month.start,
+            _ => end,
+        }
     }
 
     /// What stands in place of a limit's numbers at `at`, seen from `now`.

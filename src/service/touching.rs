@@ -9,18 +9,18 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::charging::Charging;
 use super::moving::{PlanChange, PlanChanged};
 use super::orgs::OrgChange;
 use super::profiles::{OrgProfile, Profile};
 use super::rights::{GrantPost, OverridesPut};
-use super::terms::Terms;
+use super::terms::{Holder, Terms};
 use super::users::{UserChange, UserPage};
 use super::{Service, ServiceError, Tenant, Unrecorded};
-use crate::domain::cell::Standing;
-use crate::domain::charge::{Figures, Span};
 use crate::domain::ids::{Name, UserId};
-use crate::domain::plan::{Limit, Scope};
+use crate::domain::plan::Scope;
 use crate::domain::time::Millis;
 use crate::ledger::{Granting, Month, UserQuery};
 
@@ -176,49 +176,25 @@ impl Service {
     async fn touch_user(&self, tenant: &Tenant, user: &UserId) -> Result<Running, ServiceError> {
         let now = tenant.now();
         let catalog = tenant.catalog();
-        let party = self.registry.party(tenant, user).await?;
+        let party = self.party(tenant, user).await?;
         let subject = party.subject_or(&self.no_plan, tenant, &catalog, user, now)?;
         let charging = subject.all_limits(&[Scope::User]);
         self.touch(&charging, now).await?;
         let sheet = &subject.version().sheet;
-        let month = match sheet.month_limit(Scope::User) {
-            Some(limit) => self.begun(&charging, limit, now).await?,
-            None => None,
+        let months = match (sheet.month_limit(Scope::User), charging.accounts.first()) {
+            (Some(limit), Some(account)) => self.months_on(account.clone(), &[limit.cell()], now).await?,
+            _ => SmallVec::new(),
         };
-        let by_calendar = || subject.holder.month_end(sheet, &catalog, now, now);
-        Ok(Running { month, end: month.map_or_else(by_calendar, |month| month.end) })
-    }
-
-    /// The window of a calendar limit that runs at `now`, if anything was ever
-    /// taken from the limit.
-    async fn begun(
-        &self,
-        charging: &Charging<'_>,
-        limit: &Limit,
-        now: Millis,
-    ) -> Result<Option<Month>, ServiceError> {
-        let place = charging.limits.iter().position(|known| known.name == limit.name);
-        let mut charges = charging.to_show();
-        let Some(charge) = place.map(|place| &mut charges[place]) else { return Ok(None) };
-        // It runs, so it is shown as it stands whatever the rule. Of a window
-        // that has not begun, a rule that takes its borders from the first take
-        // shows none.
-        if let Figures::Window { span, .. } = &mut charge.figures {
-            *span = Span::Session { len: 1 };
-        }
-        let charge = charge.clone();
-        let shown = self.standings(&charging.accounts, &[charge], now).await?;
-        Ok(match shown.first().map(|shown| shown.standing) {
-            Some(Standing::Window { window: Some((start, end)), .. }) => Some(Month { start, end }),
-            _ => None,
-        })
+        let month = months.first().and_then(|(_, month)| *month);
+        let holder = Holder { months: &months, ..subject.holder };
+        Ok(Running { month, end: holder.month_end(sheet, &catalog, now, now) })
     }
 
     async fn touch_org(&self, tenant: &Tenant, org: &Name) -> Result<(), ServiceError> {
         let now = tenant.now();
         let catalog = tenant.catalog();
-        let party = self.registry.party_of(tenant, Arc::default(), Some(org.clone())).await?;
         let anybody = UserId::parse("anybody").map_err(|error| ServiceError::Corrupt(error.to_string()))?;
+        let party = self.party_of(tenant, &anybody, Arc::default(), Some(org.clone())).await?;
         let subject = party.subject_or(&self.no_plan, tenant, &catalog, &anybody, now)?;
         if subject.source(Scope::Org).own.is_some() {
             return self.touch(&subject.all_limits(&[Scope::Org]), now).await;

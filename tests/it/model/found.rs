@@ -156,3 +156,105 @@ async fn a_day_that_has_ended_is_paid_by_the_number_it_had_whatever_is_put_later
     ]);
     run(&mut world, commands).await;
 }
+
+#[tokio::test]
+async fn a_sheet_waits_for_the_month_that_runs_by_the_zone_of_the_first_take() {
+    let mut world = world(one(900), Sheet::named("two").mt(500)).await;
+    let commands = vec![
+        Command::Settings(json!({"zone": "Asia/Tokyo"})),
+        check("ann"),
+        put(one(600), None, "everyone"),
+        quota("ann"),
+        clock("2026-03-31T14:59:59.999Z"),
+        quota("ann"),
+        clock("2026-03-31T15:00:00Z"),
+        quota("ann"),
+    ];
+    run(&mut world, commands).await;
+}
+
+#[tokio::test]
+async fn a_sheet_waits_for_the_month_that_runs_although_the_limit_has_got_a_zone_of_its_own() {
+    let of_tokyo = |limit: u64| one(limit).but("zone", json!("Asia/Tokyo"));
+    let mut world = world(one(900), Sheet::named("two").mt(500)).await;
+    let commands = vec![
+        check("ann"),
+        user("bob", json!({"verified": true})),
+        put(of_tokyo(950), Some("now"), "everyone"),
+        put(of_tokyo(600), None, "everyone"),
+        quota("ann"),
+        quota("bob"),
+        check("bob"),
+        clock("2026-03-31T15:00:00Z"),
+        quota("ann"),
+        quota("bob"),
+        clock("2026-04-01T04:00:00Z"),
+        check("ann"),
+    ];
+    run(&mut world, commands).await;
+}
+
+#[tokio::test]
+async fn a_sheet_waits_no_longer_for_those_who_never_took_when_the_zone_makes_their_month_end_earlier() {
+    let mut world = world(one(900), Sheet::named("two").mt(500)).await;
+    let commands = vec![
+        user("ann", json!({"verified": true})),
+        put(one(600), None, "everyone"),
+        Command::Settings(json!({"zone": "Asia/Tokyo"})),
+        quota("ann"),
+        clock("2026-03-31T15:00:00Z"),
+        quota("ann"),
+        Command::Settings(json!({"zone": "America/New_York"})),
+        quota("ann"),
+    ];
+    run(&mut world, commands).await;
+}
+
+#[tokio::test]
+async fn an_empty_take_that_is_settled_with_more_begins_the_window_of_its_admission() {
+    let week = |limit: u64| Sheet::named("one").per("tokens_per_week", json!("week"), limit);
+    let mut world = world(week(900), Sheet::named("two").mt(500)).await;
+    let commands = vec![
+        Command::Check { body: json!({"user": "ann", "lease_seconds": 60}), key: None },
+        put(week(800).but("zone", json!("Asia/Tokyo")), Some("now"), "everyone"),
+        quota("ann"),
+        Command::Settle { no: 0, body: json!({"input_tokens": 0, "output_tokens": 14}) },
+        clock("2026-03-15T15:00:00Z"),
+        check("ann"),
+        clock("2026-03-16T04:00:00Z"),
+        check("ann"),
+        clock("2026-03-22T15:00:00Z"),
+        quota("ann"),
+    ];
+    run(&mut world, commands).await;
+}
+
+#[tokio::test]
+async fn a_sheet_waits_by_the_one_in_force_and_not_by_one_that_waited_and_never_comes() {
+    let mut world = world(one(900), Sheet::named("two").mt(500)).await;
+    let commands = vec![
+        user("ann", json!({"zone": "Asia/Tokyo"})),
+        check("ann"),
+        user("ann", json!({"zone": "Europe/Berlin"})),
+        put(Sheet::named("one").dr(30), Some("next_window"), "everyone"),
+        put(Sheet::named("one").dr(20), Some("next_window"), "everyone"),
+        quota("ann"),
+        clock("2026-03-31T15:00:00Z"),
+        quota("ann"),
+    ];
+    run(&mut world, commands).await;
+}
+
+#[tokio::test]
+async fn a_grant_that_ends_with_a_window_pays_for_it() {
+    let mut world = world(Sheet::named("one").dr(1), Sheet::named("two").dr(9)).await;
+    let grant = |expires: Value| {
+        let body =
+            json!({"limit": "requests_per_day", "amount": 2, "expires_at": expires, "reason": "a gift"});
+        Command::Grant { user: "ann".to_owned(), body }
+    };
+    let mut commands = vec![check("ann"), grant(json!("2026-03-11T04:00:00.000Z")), grant(Value::Null)];
+    commands.extend([check("ann"), check("ann"), check("ann")]);
+    commands.extend([clock("2026-03-11T04:00:00Z"), quota("ann")]);
+    run(&mut world, commands).await;
+}

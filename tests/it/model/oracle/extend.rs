@@ -119,7 +119,7 @@ impl Oracle {
             Cell::Slots(_) => {}
             Cell::Window(window) => {
                 let span = receipt.window.unwrap_or_else(|| window.open(now));
-                window.ever_taken = true;
+                window.begin(span, now);
                 add(window.book_mut(span), holding(&receipt.limit.meter), amount);
                 receipt.window = Some(span);
             }

@@ -147,6 +147,9 @@ impl Oracle {
                         receipt.window = Some(window.open(created));
                     }
                     let Some(span) = receipt.window else { continue };
+                    if actual > 0 {
+                        window.begin(span, self.now);
+                    }
                     let book = window.book_mut(span);
                     if holding(&receipt.limit.meter) && before.is_none() {
                         book.held -= receipt.reserved;
@@ -154,7 +157,6 @@ impl Oracle {
                     } else {
                         book.used += actual - stood;
                     }
-                    window.ever_taken |= actual > 0;
                 }
             }
         }

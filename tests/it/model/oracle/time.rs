@@ -99,20 +99,21 @@ impl Oracle {
         }
     }
 
-    /// The grant that expires first pays first; only those alive at the end pay (13.32, 13.58).
+    /// The grant that expires first pays first; only those alive at the end pay (13.32, 13.58): at
+    /// the last instant of the window, so that one which covers all of it pays for it.
     fn pay(&mut self, asked: &Asked, span: Span) {
         let Some((Cell::Window(window), _)) = self.cells.get(&asked.key) else { return };
         let Kind::Window { limit, .. } = asked.limit.kind else { return };
         let book = window.book(Some(span));
         let mut due = (book.used + book.held - limit).max(0);
-        let now = self.now;
+        let last = span.1 - 1;
         let grants = match &asked.key.0 {
             Account::User(user) => &mut self.users.get_mut(user).expect("on record").standing.grants,
             Account::Org(org) => &mut self.orgs.get_mut(org).expect("on record").grants,
             _ => return,
         };
         let mut alive: Vec<&mut super::terms::Grant> =
-            grants.iter_mut().filter(|g| g.limit == asked.limit.name && g.lives_at(now)).collect();
+            grants.iter_mut().filter(|g| g.limit == asked.limit.name && g.lives_at(last)).collect();
         alive.sort_by_key(|g| g.expires.unwrap_or(Ms::MAX));
         for grant in alive {
             let part = due.min(grant.left);

@@ -128,6 +128,25 @@ impl Window {
         self.rule = rule;
     }
 
+    /// Something is charged in the window of an admission (13.17). If nothing was taken before and
+    /// it still lasts, it is the one that runs, whatever has become of the rule since.
+    pub fn begin(&mut self, span: Span, now: Ms) {
+        let runs = now < span.1;
+        if let (true, false, Some(calendar)) = (runs, self.ever_taken, self.rule.calendar)
+            && self.running(now) != Some(span)
+        {
+            let next_end = calendar.border_from(&self.rule.zone, span.1 + calendar.least_ms());
+            let by_rule = || Cut::By(self.rule.clone());
+            self.pieces = vec![
+                Piece { until: span.0, cut: by_rule() },
+                Piece { until: span.1, cut: Cut::Bridge(span) },
+                Piece { until: next_end, cut: Cut::Bridge((span.1, next_end)) },
+                Piece { until: Ms::MAX, cut: by_rule() },
+            ];
+        }
+        self.ever_taken |= runs;
+    }
+
     /// The window that a take at `at` falls into, opened if need be.
     pub fn open(&mut self, at: Ms) -> Span {
         self.ever_taken = true;
