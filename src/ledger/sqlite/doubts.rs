@@ -17,7 +17,7 @@ pub(super) const DOUBTFUL: &str = "SELECT body FROM holds INDEXED BY holds_open_
      ORDER BY doubtful_from, id LIMIT $5";
 
 /// A user's unfinished holds are few.
-pub(super) const DOUBTFUL_OF_USER: &str = "SELECT body FROM holds INDEXED BY holds_by_end
+pub(super) const DOUBTFUL_OF_USER: &str = "SELECT body FROM holds INDEXED BY holds_open_by_user
      WHERE tenant = $1 AND finished_at IS NULL AND doubtful_from >= $2 AND doubtful_from <= $3
      AND (doubtful_from > $2 OR id > $4) AND user_id = $6
      ORDER BY doubtful_from, id LIMIT $5";

@@ -11,19 +11,51 @@ use crate::domain::time::Millis;
 use crate::ledger::encoding::unpack_hold;
 use crate::ledger::{AuditEntry, AuditQuery, Edge, History, HistoryQuery, LedgerError, Written};
 
-/// Parts told apart by their first column. Each reads one index backwards.
-pub(super) const HISTORY: &str = "
+/// The condition of the index `holds_ended_late`, as the schema has it.
+macro_rules! ended_late {
+    () => {
+        "finished_at IS NOT NULL
+         AND (id < unhex(printf('%012X', finished_at - 120000)) OR id >= unhex(printf('%012X', finished_at + 1)))"
+    };
+}
+pub(super) use ended_late;
+
+/// Parts told apart by their first column, each from one index.
+///
+/// What ended late is in the order of ends already. The others ended within two
+/// minutes, so the newest ends are among the ids from the edge back to two
+/// minutes before the earliest end of a full page that is sure to lie behind
+/// the edge; only these are looked at, by the index alone, and sorted.
+pub(super) const HISTORY: &str = concat!(
+    "
 SELECT * FROM (SELECT 0 AS part, body, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
     FROM holds INDEXED BY holds_by_user
     WHERE tenant = $1 AND user_id = $2 AND id >= $3 AND id < $4 ORDER BY id DESC LIMIT $5)
 UNION ALL
+SELECT 1, body, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM holds WHERE rowid IN (
+    SELECT rowid FROM holds INDEXED BY holds_by_user
+    WHERE tenant = $1 AND user_id = $2 AND id < unhex(printf('%012X', min(max($7, 0), 281474976710000) + 1))
+    AND id >= unhex(printf('%012X', max(0, -120000 + coalesce((
+        SELECT min(finished_at) FROM (
+            SELECT finished_at FROM holds INDEXED BY holds_by_user
+            WHERE tenant = $1 AND user_id = $2 AND id < unhex(printf('%012X', min(max($7 - 120000, 0), 281474976710000)))
+            AND id >= unhex(printf('%012X', max($6 - 120000, 0)))
+            AND finished_at IS NOT NULL AND NOT (",
+    ended_late!(),
+    ") ORDER BY id DESC LIMIT $5)
+        HAVING count(*) = $5), $6))))
+    AND finished_at >= $6 AND (finished_at, id) < ($7, $8) AND NOT (",
+    ended_late!(),
+    ") ORDER BY finished_at DESC, id DESC LIMIT $5)
+UNION ALL
 SELECT * FROM (SELECT 1, body, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-    FROM holds INDEXED BY holds_by_end
-    WHERE tenant = $1 AND user_id = $2 AND finished_at >= $6 AND (finished_at, id) < ($7, $8)
-    ORDER BY finished_at DESC, id DESC LIMIT $5)
+    FROM holds INDEXED BY holds_ended_late
+    WHERE tenant = $1 AND user_id = $2 AND finished_at >= $6 AND (finished_at, id) < ($7, $8) AND ",
+    ended_late!(),
+    " ORDER BY finished_at DESC, id DESC LIMIT $5)
 UNION ALL
 SELECT * FROM (SELECT 2, body, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-    FROM holds INDEXED BY holds_by_end
+    FROM holds INDEXED BY holds_open_by_user
     WHERE tenant = $1 AND user_id = $2 AND finished_at IS NULL AND doubtful_from >= $6
     AND doubtful_from <= $9 AND (doubtful_from, id) < ($10, $11)
     ORDER BY doubtful_from DESC, id DESC LIMIT $5)
@@ -35,7 +67,8 @@ SELECT * FROM (SELECT 3, NULL, number, action, target, old, new, written_at, wri
     ORDER BY written_at DESC, number DESC LIMIT $5)
 UNION ALL
 SELECT 4, recent, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-    FROM refused WHERE tenant = $1 AND user_id = $2";
+    FROM refused WHERE tenant = $1 AND user_id = $2"
+);
 
 pub(super) async fn rows(
     connection: &mut SqliteConnection,
@@ -62,7 +95,8 @@ fn made_before(edge: Edge) -> u128 {
     edge.id.clamp(first_id(edge.at), first_id(Millis(edge.at.0.saturating_add(1))))
 }
 
-pub(super) fn read(rows: &[SqliteRow]) -> Result<History, LedgerError> {
+/// At most `limit` of what ended: it comes in two parts.
+pub(super) fn read(rows: &[SqliteRow], limit: u32) -> Result<History, LedgerError> {
     let hold = |row: &SqliteRow| -> Result<Hold, LedgerError> { unpack_hold(get(row, 1)?) };
     let mut history = History::default();
     for row in rows {
@@ -74,6 +108,8 @@ pub(super) fn read(rows: &[SqliteRow]) -> Result<History, LedgerError> {
             _ => history.refused = tallies::recent(row, 1)?,
         }
     }
+    history.ended.sort_by_key(|hold| std::cmp::Reverse((hold.finished_at(), hold.id)));
+    history.ended.truncate(limit as usize);
     Ok(history)
 }
 

@@ -427,8 +427,9 @@ impl Ledger for SqliteLedger {
     fn history(&self, tenant: TenantRef, query: HistoryQuery) -> Answer<'_, History> {
         async move {
             let key = AccountKey { tenant, scope: Scope::User, owner: query.user.shared() };
+            let limit = query.limit;
             let query = Query::History { tenant, query };
-            history::read(&self.whole_rows(|tail| tail.touches(&key), &query).await?)
+            history::read(&self.whole_rows(|tail| tail.touches(&key), &query).await?, limit)
         }
         .boxed()
     }

@@ -15,7 +15,7 @@ use crate::ledger::{DoubtKey, HistoryQuery, LedgerError, StoredAccount, UsageRow
 
 use super::batch::stored_digest;
 use super::doubts::{DOUBTFUL, DOUBTFUL_OF_USER};
-use super::history;
+use super::history::{self, ended_late};
 
 /// A question about holds, accounts or usage: one statement.
 #[derive(Debug)]
@@ -63,19 +63,25 @@ impl Query {
 /// Parts of an account, told apart by their first column. One statement sees
 /// one moment: state, holds and request ids always fit together.
 macro_rules! account_parts {
-    ($holds:literal $(, $more:literal)?) => {
+    ($holds:literal) => {
         concat!(
             "SELECT 0, state, NULL, NULL FROM accounts WHERE tenant = $1 AND scope = $2 AND owner = $3
              UNION ALL SELECT 1, body, NULL, NULL FROM holds WHERE tenant = $1 AND finished_at IS NULL",
-            $holds, $($more)?
+            $holds
         )
     };
 }
 
-pub(super) const USER_ACCOUNT: &str = account_parts!(
-    " AND user_id = $3",
-    " UNION ALL SELECT 2, id, request, finished_at FROM holds WHERE tenant = $1 AND user_id = $3
-      AND finished_at IS NOT NULL AND request IS NOT NULL AND finished_at >= $4"
+/// Whatever ended since then is young, or ended late.
+pub(super) const USER_ACCOUNT: &str = concat!(
+    account_parts!(" AND user_id = $3"),
+    " UNION ALL SELECT 2, id, request, finished_at FROM holds INDEXED BY holds_by_user
+      WHERE tenant = $1 AND user_id = $3 AND id >= unhex(printf('%012X', max($4 - 120000, 0)))
+      AND request IS NOT NULL AND finished_at >= $4
+      UNION ALL SELECT 2, id, request, finished_at FROM holds INDEXED BY holds_ended_late
+      WHERE tenant = $1 AND user_id = $3 AND id < unhex(printf('%012X', max($4 - 120000, 0)))
+      AND request IS NOT NULL AND finished_at >= $4 AND ",
+    ended_late!()
 );
 pub(super) const ORG_ACCOUNT: &str = account_parts!(" AND org = $3");
 /// A tenant's and a pool's unfinished holds are nearly all that there are.
@@ -120,13 +126,9 @@ fn touches(hold: &Hold, key: &AccountKey) -> bool {
 
 pub(super) const HOLD: &str = "SELECT body FROM holds WHERE id = $1 AND tenant = $2";
 
-/// Unfinished holds of a user are few; among finished ones the index alone
-/// finds the digest.
+/// The index alone finds the digest among the user's holds.
 pub(super) const HOLD_BY_REQUEST: &str =
-    "SELECT body FROM holds WHERE tenant = $1 AND user_id = $2 AND finished_at IS NULL AND request = $3
-     UNION ALL
-     SELECT body FROM holds WHERE tenant = $1 AND user_id = $2 AND finished_at IS NOT NULL
-     AND request IS NOT NULL AND request = $3";
+    "SELECT body FROM holds INDEXED BY holds_by_user WHERE tenant = $1 AND user_id = $2 AND request = $3";
 
 /// The newest of the holds whose request id is the one asked for and not just
 /// one of the same digest.

@@ -105,6 +105,7 @@ macro_rules! contract {
             history::{
                 a_history_is_exact_for_what_was_just_committed,
                 a_history_begins_and_ends_where_it_is_told_to,
+                ends_come_in_order_page_by_page_however_long_the_calls_were,
                 the_audit_comes_newest_first_in_pages,
             }
             records::{

@@ -2,6 +2,7 @@
 
 use apportion::domain::hold::{Hold, Stage};
 use apportion::domain::ids::HoldId;
+use apportion::domain::plan::Scope;
 use apportion::domain::time::Millis;
 use apportion::ledger::{AuditQuery, Edge, HistoryQuery, Note, User};
 
@@ -75,6 +76,63 @@ pub async fn a_history_begins_and_ends_where_it_is_told_to(room: impl Room) {
     assert_eq!(made(at(2), Edge { at: at(3), id: none }).await, ids(&[holds[2].clone()]));
     assert_eq!(made(at(3), Edge { at: at(3), id: all }).await, ids(&[holds[3].clone()]));
     assert_eq!(made(at(0), Edge { at: at(1), id: holds[1].id.0 }).await, ids(&[holds[0].clone()]));
+}
+
+pub async fn ends_come_in_order_page_by_page_however_long_the_calls_were(room: impl Room) {
+    let ledger = room.open().await;
+    let lengths = [0, 1, 900, 119_999, 120_000, 120_001, 45_000, 10_800_000, 3000, 3000];
+    let made = |n: i64| {
+        let hold = Hold { request: Some(mark(&format!("r{n}"))), ..hold("u_1", n * 7000) };
+        match n % 23 {
+            // Booked usage: an id that tells no time.
+            22 => Hold { id: HoldId(u128::from_be_bytes([n as u8; 16])), request: None, ..hold },
+            21 => hold,
+            _ => finished(&hold, n * 7000 + lengths[(n % 10) as usize]),
+        }
+    };
+    let end = |hold: Hold| if hold.is_finished() { hold } else { finished(&hold, 1_000_000) };
+    let holds: Vec<Hold> = (0..230).map(made).collect();
+    ledger.commit(holds.iter().map(change).collect()).await.unwrap();
+    history(&*ledger, TENANT, "u_2", 1).await;
+    let holds: Vec<Hold> = holds.into_iter().map(end).collect();
+    ledger.commit(holds.iter().map(change).collect()).await.unwrap();
+    let edge = |hold: &Hold| Edge { at: hold.finished_at().unwrap(), id: hold.id.0 };
+    for (limit, from) in [(1, 0), (7, 0), (40, 300_000), (500, 0)] {
+        let mut expected = holds.clone();
+        expected.retain(|hold| hold.finished_at() >= Some(at(from)));
+        expected.sort_by_key(|hold| std::cmp::Reverse(edge(hold)));
+        let mut found: Vec<Hold> = Vec::new();
+        let mut ended = Edge { at: Millis::MAX, id: u128::MAX };
+        loop {
+            let query = HistoryQuery {
+                user: user("u_1"),
+                from: at(from),
+                now: at(20_000_000),
+                made: ended,
+                ended,
+                doubtful: ended,
+                changed: ended,
+                limit,
+            };
+            let page = ledger.history(TENANT, query).await.unwrap().ended;
+            found.extend(page.iter().cloned());
+            match page.last() {
+                Some(last) => ended = edge(last),
+                None => break,
+            }
+        }
+        assert_eq!(ids(&found), ids(&expected), "{limit} a page from {from}");
+    }
+    // Request ids of what ended since then, however long ago it began.
+    let since = at(1_000_000);
+    let requests = ledger.account(key(Scope::User, "u_1"), since).await.unwrap().requests;
+    let mut requests: Vec<HoldId> = requests.into_iter().map(|(_, id, _)| id).collect();
+    let mut expected = holds.clone();
+    expected.retain(|hold| hold.request.is_some() && hold.finished_at() >= Some(since));
+    let mut expected = ids(&expected);
+    requests.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(requests, expected);
 }
 
 pub async fn the_audit_comes_newest_first_in_pages(room: impl Room) {
