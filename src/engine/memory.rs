@@ -268,17 +268,6 @@ impl MemoryEngine {
         state.loaded = true;
     }
 
-    /// See [`Engine::probe`].
-    fn probe_one(&self, index: usize, key: &AccountKey, charges: &[Charge], now: Millis) -> Option<Probed> {
-        let entry = self.shard(key).lock().get(key).map(Arc::clone)?;
-        let state = entry.state.lock();
-        let now = now.max(state.account.advanced_to());
-        let next_lease_end = state.account.next_lease_end(now);
-        state
-            .loaded
-            .then(|| Probed { probes: step::probe(&state.account, index, charges, now), next_lease_end })
-    }
-
     /// A ticket for everything that happened so far.
     pub(super) fn queue_barrier(&self) -> Ticket {
         let (done, ticket) = tokio::sync::oneshot::channel();

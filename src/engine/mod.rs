@@ -2,6 +2,7 @@
 
 mod entry;
 mod finishing;
+mod looking;
 mod memory;
 mod moving;
 mod outbox;

@@ -6,15 +6,12 @@ use smallvec::{SmallVec, smallvec};
 
 use super::entry::{Entry, Guards, Pins, State};
 use super::memory::MemoryEngine;
-use super::{Change, EngineError, Missing, Moved, Rest, Step, Ticket};
+use super::{Change, EngineError, Missing, Moved, Step, Ticket};
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
-use crate::domain::ids::{HoldId, UserId};
+use crate::domain::ids::UserId;
 use crate::domain::plan::Scope;
 use crate::domain::time::Millis;
-
-/// How often a hold is looked for whose account moves meanwhile.
-const LOOKS: usize = 4;
 
 impl MemoryEngine {
     /// See [`Engine::move_account`].
@@ -70,22 +67,6 @@ impl MemoryEngine {
         self.record_move(&pins, &mut guards, moved).map(|ticket| Step::Done(Moved::Done(ticket)))
     }
 
-    /// See [`Engine::hold`].
-    pub(super) fn find_hold(&self, tenant: TenantRef, id: HoldId) -> Option<Arc<Hold>> {
-        // Its account may move between the two looks.
-        for _ in 0..LOOKS {
-            let entry = self.owner_shard(id).lock().get(&id).map(Arc::clone)?;
-            if entry.key.tenant != tenant {
-                return None;
-            }
-            let state = entry.state.lock();
-            if !state.moved {
-                return state.holds.get(&id).cloned();
-            }
-        }
-        None
-    }
-
     /// See [`Engine::reopen`].
     pub(super) fn reopen_now(&self, key: &AccountKey) {
         let entry = self.shard(key).lock().get(key).map(Arc::clone);
@@ -95,14 +76,6 @@ impl MemoryEngine {
             // Read anew: the ledger may have come to know it since.
             *state = State::default();
         }
-    }
-
-    /// See [`Engine::rest`].
-    pub(super) fn rest_now(&self, key: &AccountKey, now: Millis) -> Result<Step<Rest>, EngineError> {
-        self.with(std::slice::from_ref(key), now, |_, guards, _| {
-            let unfinished = guards[0].holds.values().any(|hold| !hold.is_finished());
-            Ok(Rest { at: guards[0].account.at_rest(), unfinished })
-        })
     }
 
     fn record_move(
