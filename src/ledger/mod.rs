@@ -1,5 +1,6 @@
 #![doc = include_str!("README.md")]
 
+mod changes;
 mod doubt;
 mod encoding;
 mod history;
@@ -7,6 +8,7 @@ mod rights;
 mod sqlite;
 mod tallies;
 
+pub use changes::{Bucket, Changed, Changes, Told, What};
 pub use doubt::{DoubtFilter, DoubtKey, DoubtPage, DoubtQuery};
 pub use history::{AuditEntry, AuditQuery, Edge, History, HistoryQuery};
 pub use rights::{Granting, Month, Move, Overridden, Rights};
@@ -282,7 +284,8 @@ pub trait Ledger: Send + Sync + 'static {
     /// Gives the next rows about the user (finished holds, usage, refusals) to
     /// the pseudonym, about `rows` at most. `false`: there was nothing left.
     fn rename_history(&self, tenant: TenantRef, erasure: Erasure, rows: u32) -> Answer<'_, bool>;
-    /// Ends an erasure; a record of the user that came meanwhile goes.
+    /// Ends an erasure; a record of the user that came meanwhile goes. The
+    /// revision grows, as with [`forget_erased`](Self::forget_erased).
     /// `look_at`: see [`erased_due`](Self::erased_due).
     fn end_erasure(&self, tenant: TenantRef, erasure: Erasure, look_at: Option<Millis>) -> Answer<'_, ()>;
     /// An erased user is about to come back: until the record has, an erasure
@@ -355,6 +358,10 @@ pub trait Ledger: Send + Sync + 'static {
     /// Grows with every write to tenants, users and records, by whichever
     /// process: a cheap question for pollers.
     fn revision(&self) -> Answer<'_, u64>;
+    /// What was written since a revision, if that is at most `limit` revisions
+    /// back: the same question for pollers, with an answer that need not be
+    /// read up. Revisions are in the order in which writes come to be seen.
+    fn changes_since(&self, revision: u64, limit: u32) -> Answer<'_, Changes>;
     /// Flushes and closes.
     fn close(&self) -> BoxFuture<'_, ()>;
 }

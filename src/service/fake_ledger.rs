@@ -1,8 +1,8 @@
 //! A ledger in memory, for tests of what is kept at hand. It holds no holds.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 use parking_lot::Mutex;
 
@@ -12,36 +12,65 @@ use crate::domain::ids::{HoldId, Name, RequestId, TenantId, UserId};
 use crate::domain::slot::{Fence, Slot};
 use crate::domain::time::Millis;
 use crate::ledger::{
-    Answer, AuditEntry, AuditQuery, Change, Comparison, DoubtPage, DoubtQuery, Erasure, History,
-    HistoryQuery, Ledger, LedgerError, Note, Org, Record, RecordKind, RefusalCount, StoredAccount, Tally,
-    TenantRow, UsageRow, User, UserQuery, Written,
+    Answer, AuditEntry, AuditQuery, Bucket, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery,
+    Erasure, History, HistoryQuery, Ledger, LedgerError, Note, Org, Record, RecordKind, RefusalCount,
+    StoredAccount, Tally, TenantRow, Told, UsageRow, User, UserQuery, What, Written,
 };
 
+/// One process's way to a store that several may share.
 #[derive(Default)]
 pub struct FakeLedger {
+    store: Arc<FakeStore>,
+    origin: usize,
+}
+
+#[derive(Default)]
+pub struct FakeStore {
     tenants: Mutex<Vec<TenantRow>>,
     records: Mutex<Vec<(Option<TenantRef>, Record)>>,
     users: Mutex<Vec<(TenantRef, User)>>,
-    revision: AtomicU64,
+    orgs: Mutex<Vec<(TenantRef, Org)>>,
+    /// By whom and what, a revision each.
+    log: Mutex<Vec<(usize, Changed)>>,
+    openings: AtomicUsize,
     /// What was counted, in the order in which it came.
     pub tallies: Mutex<Vec<Arc<Tally>>>,
-    /// How often `records` and `user` were asked.
+    /// How often `records`, `user`, `org` and `tenants` were asked.
     pub reads: AtomicU64,
     pub taken: AtomicBool,
     pub down: AtomicBool,
 }
 
+impl Deref for FakeLedger {
+    type Target = FakeStore;
+
+    fn deref(&self) -> &FakeStore {
+        &self.store
+    }
+}
+
 impl FakeLedger {
+    pub fn open(store: &Arc<FakeStore>) -> Arc<Self> {
+        let origin = store.openings.fetch_add(1, SeqCst);
+        Arc::new(Self { store: Arc::clone(store), origin })
+    }
+
+    fn tell(&self, tenant: Option<TenantRef>, what: What) {
+        self.log.lock().push((self.origin, Changed { tenant, what }));
+    }
+}
+
+impl FakeStore {
+    fn revision_now(&self) -> u64 {
+        self.log.lock().len() as u64
+    }
+
     fn answer<T: Send + 'static>(&self, act: impl FnOnce() -> Result<T, LedgerError>) -> Answer<'_, T> {
         let result = match self.down.load(SeqCst) {
             true => Err(LedgerError::Unavailable("switched off".into())),
             false => act(),
         };
         Box::pin(async { result })
-    }
-
-    fn grow(&self) {
-        self.revision.fetch_add(1, SeqCst);
     }
 
     fn newest(&self, tenant: Option<TenantRef>, kind: RecordKind, id: &str) -> u32 {
@@ -114,11 +143,12 @@ impl Ledger for FakeLedger {
             if user.version != version + 1 {
                 return Err(LedgerError::Conflict);
             }
+            let what = What::User(Bucket::of(tenant, user.id.as_str()));
             match place {
                 Some(place) => users[place].1 = user,
                 None => users.push((tenant, user)),
             }
-            self.grow();
+            self.tell(Some(tenant), what);
             Ok(())
         })
     }
@@ -154,14 +184,28 @@ impl Ledger for FakeLedger {
     fn users_to_move(&self, _: TenantRef, _: Millis, _: u32) -> Answer<'_, Vec<User>> {
         self.answer(|| Ok(Vec::new()))
     }
-    fn org(&self, _: TenantRef, _: Name) -> Answer<'_, Option<Org>> {
-        self.answer(|| Ok(None))
+    fn org(&self, tenant: TenantRef, id: Name) -> Answer<'_, Option<Org>> {
+        self.reads.fetch_add(1, SeqCst);
+        self.answer(|| {
+            let orgs = self.orgs.lock();
+            Ok(orgs
+                .iter()
+                .find(|(owner, org)| (*owner, &org.id) == (tenant, &id))
+                .map(|(_, org)| org.clone()))
+        })
     }
-    fn put_org(&self, _: TenantRef, _: Org, _: Written) -> Answer<'_, ()> {
-        unreachable!("no test has an org")
+    fn put_org(&self, tenant: TenantRef, org: Org, _: Written) -> Answer<'_, ()> {
+        self.answer(|| {
+            self.tell(Some(tenant), What::Org(Bucket::of(tenant, org.id.as_str())));
+            let mut orgs = self.orgs.lock();
+            orgs.retain(|(owner, known)| (*owner, &known.id) != (tenant, &org.id));
+            orgs.push((tenant, org));
+            Ok(())
+        })
     }
 
     fn tenants(&self) -> Answer<'_, Vec<TenantRow>> {
+        self.reads.fetch_add(1, SeqCst);
         self.answer(|| Ok(self.tenants.lock().clone()))
     }
     fn create_tenant(&self, id: TenantId, test: bool, records: Vec<Record>) -> Answer<'_, TenantRow> {
@@ -171,11 +215,11 @@ impl Ledger for FakeLedger {
                 return Err(LedgerError::Conflict);
             }
             // Never given twice: the revision has grown with every tenant.
-            let number = TenantRef(self.revision.load(SeqCst) as u32 + 1);
+            let number = TenantRef(self.revision_now() as u32 + 1);
             let row = TenantRow { number, id, test, suspended: false, clock: None, has_erased: false };
             tenants.push(row.clone());
             self.records.lock().extend(records.into_iter().map(|record| (Some(number), record)));
-            self.grow();
+            self.tell(Some(number), What::Tenant);
             Ok(row)
         })
     }
@@ -185,7 +229,7 @@ impl Ledger for FakeLedger {
             if let Some(row) = tenants.iter_mut().find(|row| row.number == tenant) {
                 row.clock = Some(now);
             }
-            self.grow();
+            self.tell(Some(tenant), What::Tenant);
             Ok(())
         })
     }
@@ -195,7 +239,7 @@ impl Ledger for FakeLedger {
             let mut tenants = self.tenants.lock();
             let row = tenants.iter_mut().find(|row| row.number == tenant).ok_or(LedgerError::Conflict)?;
             row.suspended = suspended;
-            self.grow();
+            self.tell(Some(tenant), What::Tenant);
             Ok(())
         })
     }
@@ -204,7 +248,7 @@ impl Ledger for FakeLedger {
             let mut tenants = self.tenants.lock();
             let place = tenants.iter().position(|row| row.number == tenant).ok_or(LedgerError::Conflict)?;
             tenants.remove(place);
-            self.grow();
+            self.tell(Some(tenant), What::Tenant);
             Ok(())
         })
     }
@@ -250,8 +294,8 @@ impl Ledger for FakeLedger {
             if record.version != self.newest(tenant, record.kind, &record.id) + 1 {
                 return Err(LedgerError::Conflict);
             }
+            self.tell(tenant, What::Record(record.kind, record.id.clone()));
             self.records.lock().push((tenant, record));
-            self.grow();
             Ok(())
         })
     }
@@ -280,7 +324,18 @@ impl Ledger for FakeLedger {
         unreachable!("no test prunes")
     }
     fn revision(&self) -> Answer<'_, u64> {
-        self.answer(|| Ok(self.revision.load(SeqCst)))
+        self.answer(|| Ok(self.revision_now()))
+    }
+    fn changes_since(&self, revision: u64, limit: u32) -> Answer<'_, Changes> {
+        self.answer(|| {
+            let log = self.log.lock();
+            let upto = log.len() as u64;
+            let told = (1..).zip(&*log).filter(|(at, _)| *at > revision).map(|(at, (origin, changed))| {
+                Told { revision: at, ours: *origin == self.origin, changed: changed.clone() }
+            });
+            let told = (revision <= upto && upto - revision <= u64::from(limit)).then(|| told.collect());
+            Ok(Changes { upto, told })
+        })
     }
     fn close(&self) -> futures_util::future::BoxFuture<'_, ()> {
         Box::pin(async {})
@@ -297,19 +352,19 @@ pub struct Bench {
 impl Bench {
     pub async fn new() -> Self {
         let dir = tempfile::tempdir().expect("a folder");
-        let ledger = Arc::new(FakeLedger::default());
+        let ledger = FakeLedger::open(&Arc::default());
         let registry = Self::open(&ledger, &dir, true).await;
         Self { ledger, registry, dir }
     }
 
     /// Another process on the same ledger and keys.
     pub async fn other(&self) -> Arc<super::Registry> {
-        Self::open(&self.ledger, &self.dir, true).await
+        Self::open(&FakeLedger::open(&self.ledger.store), &self.dir, true).await
     }
 
     /// A process that others can reach.
     pub async fn exposed(&self) -> Arc<super::Registry> {
-        Self::open(&self.ledger, &self.dir, false).await
+        Self::open(&FakeLedger::open(&self.ledger.store), &self.dir, false).await
     }
 
     pub async fn open(

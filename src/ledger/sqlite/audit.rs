@@ -1,5 +1,5 @@
 //! What every write to tenants, users and records leaves behind, in its own
-//! transaction: a row in the audit, and a higher revision.
+//! transaction: a row in the audit, and a higher revision (see `changes`).
 
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
@@ -44,12 +44,6 @@ pub(super) async fn note(
         written,
     };
     Ok(add(connection, row).await?)
-}
-
-/// Once a write, whatever it is made of: pollers count their own writes.
-pub(super) async fn bump_revision(connection: &mut SqliteConnection) -> sqlx::Result<()> {
-    sqlx::query("UPDATE revision SET value = value + 1").execute(connection).await?;
-    Ok(())
 }
 
 /// The revision that the write at hand will have.

@@ -1,7 +1,9 @@
 //! The ledger in one SQLite file, for a server that needs no other service.
 
+mod administering;
 mod audit;
 mod batch;
+mod changes;
 mod checkpoint;
 mod commit;
 mod connections;
@@ -36,15 +38,15 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use self::batch::Batch;
 use self::checkpoint::Checkpoints;
 use self::connections::{Readers, Writer};
-use self::error::Failure;
 use self::journal::{Journal, Portions};
 use self::read::Query;
 use self::tail::Tail;
+use super::changes::new_origin;
 use super::encoding::unpack_hold;
 use super::{
-    Answer, AuditEntry, AuditQuery, Change, Comparison, DoubtPage, DoubtQuery, Erasure, History,
-    HistoryQuery, Ledger, LedgerError, Note, Org, Record, RecordKind, RefusalCount, StoredAccount, Tally,
-    TenantRow, UsageRow, User, UserQuery, Written,
+    Answer, AuditEntry, AuditQuery, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery, Erasure,
+    History, HistoryQuery, Ledger, LedgerError, Note, Org, Record, RecordKind, RefusalCount, StoredAccount,
+    Tally, TenantRow, UsageRow, User, UserQuery, Written,
 };
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
@@ -65,13 +67,9 @@ pub struct SqliteLedger {
     writer: Arc<Writer>,
     readers: Readers,
     journal: Arc<Journal>,
+    /// Tells what was written here from what others wrote.
+    origin: i64,
 }
-
-/// Pages that an administrative write changes: the row, its indexes, the audit
-/// and the revision.
-const ADMINISTERED_PAGES: usize = 6;
-/// And one of which no poller has to hear.
-const BESIDE_PAGES: usize = 4;
 
 impl SqliteLedger {
     /// Opens the file, creates it where it is missing, and brings its schema
@@ -95,7 +93,7 @@ impl SqliteLedger {
         let readers = Readers::new(Arc::clone(&path), open::reading(&path));
         let journal = Arc::new(Journal::new(Arc::clone(&writer), checkpoints, portions));
         journal.start();
-        Ok(Self { writer, readers, journal })
+        Ok(Self { writer, readers, journal, origin: new_origin() })
     }
 
     /// The rows of one statement that has nothing to do with holds.
@@ -129,34 +127,6 @@ impl SqliteLedger {
             }
         }
         self.journal.settled_rows(query).await
-    }
-
-    /// Runs an administrative write; the revision goes up with it.
-    async fn administer<T, W>(&self, work: W) -> Result<T, LedgerError>
-    where
-        T: Send + 'static,
-        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, Failure>> + Send + 'static,
-    {
-        self.writer
-            .write(|connection| {
-                async move {
-                    let answer = work(&mut *connection).await?;
-                    audit::bump_revision(connection).await?;
-                    Ok(answer)
-                }
-                .boxed()
-            })
-            .await
-            .inspect(|_| self.journal.wrote(ADMINISTERED_PAGES))
-    }
-
-    /// Runs a write that no poller has to hear of.
-    async fn write_beside<T, W>(&self, work: W) -> Result<T, LedgerError>
-    where
-        T: Send + 'static,
-        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, Failure>> + Send + 'static,
-    {
-        self.writer.write(work).await.inspect(|_| self.journal.wrote(BESIDE_PAGES))
     }
 }
 
@@ -252,7 +222,9 @@ impl Ledger for SqliteLedger {
     }
 
     fn put_user(&self, tenant: TenantRef, user: User, written: Written) -> Answer<'_, ()> {
-        self.administer(move |c| async move { users::put(c, tenant, &user, &written).await }.boxed()).boxed()
+        let changed = vec![Changed::user(tenant, user.id.as_str())];
+        self.administer(changed, move |c| async move { users::put(c, tenant, &user, &written).await }.boxed())
+            .boxed()
     }
 
     fn users_to_move(&self, tenant: TenantRef, now: Millis, limit: u32) -> Answer<'_, Vec<User>> {
@@ -270,7 +242,7 @@ impl Ledger for SqliteLedger {
         version: Option<u32>,
         written: Written,
     ) -> Answer<'_, ()> {
-        self.administer(move |c| {
+        self.administer(Changed::erased(tenant, &erasure), move |c| {
             async move { erasing::begin(c, tenant, &erasure, version, &written).await }.boxed()
         })
         .boxed()
@@ -292,8 +264,10 @@ impl Ledger for SqliteLedger {
     }
 
     fn end_erasure(&self, tenant: TenantRef, erasure: Erasure, look_at: Option<Millis>) -> Answer<'_, ()> {
-        self.write_beside(move |c| async move { erasing::end(c, tenant, &erasure, look_at).await }.boxed())
-            .boxed()
+        self.administer(Changed::erased(tenant, &erasure), move |c| {
+            async move { erasing::end(c, tenant, &erasure, look_at).await }.boxed()
+        })
+        .boxed()
     }
 
     fn begin_return(&self, tenant: TenantRef, erasure: Erasure, now: Millis) -> Answer<'_, ()> {
@@ -302,7 +276,7 @@ impl Ledger for SqliteLedger {
     }
 
     fn return_user(&self, tenant: TenantRef, erasure: Erasure, written: Written) -> Answer<'_, ()> {
-        self.administer(move |c| {
+        self.administer(Changed::erased(tenant, &erasure), move |c| {
             async move { erasing::return_user(c, tenant, &erasure, &written).await }.boxed()
         })
         .boxed()
@@ -321,7 +295,9 @@ impl Ledger for SqliteLedger {
     }
 
     fn forget_erased(&self, tenant: TenantRef, id: UserId) -> Answer<'_, ()> {
-        self.write_beside(move |c| async move { erasing::forget(c, tenant, &id).await }.boxed()).boxed()
+        let changed = vec![Changed::user(tenant, id.as_str())];
+        self.administer(changed, move |c| async move { erasing::forget(c, tenant, &id).await }.boxed())
+            .boxed()
     }
 
     fn org(&self, tenant: TenantRef, id: Name) -> Answer<'_, Option<Org>> {
@@ -333,7 +309,9 @@ impl Ledger for SqliteLedger {
     }
 
     fn put_org(&self, tenant: TenantRef, org: Org, written: Written) -> Answer<'_, ()> {
-        self.administer(move |c| async move { orgs::put(c, tenant, &org, &written).await }.boxed()).boxed()
+        let changed = vec![Changed::org(tenant, org.id.as_str())];
+        self.administer(changed, move |c| async move { orgs::put(c, tenant, &org, &written).await }.boxed())
+            .boxed()
     }
 
     fn tenants(&self) -> Answer<'_, Vec<TenantRow>> {
@@ -345,24 +323,32 @@ impl Ledger for SqliteLedger {
     }
 
     fn create_tenant(&self, id: TenantId, test: bool, records: Vec<Record>) -> Answer<'_, TenantRow> {
-        self.administer(move |c| async move { records::create_tenant(c, id, test, &records).await }.boxed())
-            .boxed()
+        let changed = |row: &TenantRow| vec![Changed::tenant(row.number)];
+        self.administer_as(changed, move |c| {
+            async move { records::create_tenant(c, id, test, &records).await }.boxed()
+        })
+        .boxed()
     }
 
     fn set_clock(&self, tenant: TenantRef, now: Millis, written: Written) -> Answer<'_, ()> {
-        self.administer(move |c| async move { records::set_clock(c, tenant, now, &written).await }.boxed())
-            .boxed()
+        self.administer(vec![Changed::tenant(tenant)], move |c| {
+            async move { records::set_clock(c, tenant, now, &written).await }.boxed()
+        })
+        .boxed()
     }
 
     fn suspend_tenant(&self, tenant: TenantRef, suspended: bool, written: Written) -> Answer<'_, ()> {
-        self.administer(move |c| {
+        self.administer(vec![Changed::tenant(tenant)], move |c| {
             async move { deleting::suspend(c, tenant, suspended, &written).await }.boxed()
         })
         .boxed()
     }
 
     fn delete_tenant(&self, tenant: TenantRef, written: Written) -> Answer<'_, ()> {
-        self.administer(move |c| async move { deleting::delete(c, tenant, &written).await }.boxed()).boxed()
+        self.administer(vec![Changed::tenant(tenant)], move |c| {
+            async move { deleting::delete(c, tenant, &written).await }.boxed()
+        })
+        .boxed()
     }
 
     fn deleted_tenants(&self) -> Answer<'_, Vec<(TenantRef, Millis)>> {
@@ -408,7 +394,9 @@ impl Ledger for SqliteLedger {
     }
 
     fn put_record(&self, tenant: Option<TenantRef>, record: Record) -> Answer<'_, ()> {
-        self.administer(move |c| async move { records::put(c, tenant, &record).await }.boxed()).boxed()
+        let changed = vec![Changed::record(tenant, record.kind, &record.id)];
+        self.administer(changed, move |c| async move { records::put(c, tenant, &record).await }.boxed())
+            .boxed()
     }
 
     fn note(&self, tenant: TenantRef, note: Note, written: Written) -> Answer<'_, ()> {
@@ -463,6 +451,14 @@ impl Ledger for SqliteLedger {
             let rows = self.rows(|c| audit::revision(c).boxed()).await?;
             let value: i64 = rows.first().map(|row| read::get(row, 0)).transpose()?.unwrap_or(0);
             Ok(value.cast_unsigned())
+        }
+        .boxed()
+    }
+
+    fn changes_since(&self, revision: u64, limit: u32) -> Answer<'_, Changes> {
+        async move {
+            let rows = self.rows(|c| changes::since(c, revision, limit).boxed()).await?;
+            changes::read(&rows, self.origin, revision, limit)
         }
         .boxed()
     }

@@ -3,6 +3,7 @@
 //! A back end is a [`Room`] and one line at the end. Every behaviour gets a
 //! room of its own: one database that can be opened more than once.
 
+mod changes;
 mod doubts;
 mod erasing;
 mod finding;
@@ -119,6 +120,14 @@ macro_rules! contract {
                 records_belong_to_their_tenant_or_to_nobody,
                 of_writers_at_the_same_time_one_wins,
                 the_revision_grows_by_one_with_every_write,
+            }
+            changes::{
+                every_write_tells_what_it_changed,
+                an_erasure_tells_of_both_records_and_leaves_no_id,
+                what_changes_no_record_is_not_told,
+                whoever_asks_knows_their_own_writes,
+                whoever_is_too_far_behind_or_ahead_is_told_so,
+                changes_come_in_order_while_many_write,
             }
             tenants::{
                 a_suspension_is_kept_until_it_ends,

@@ -1,5 +1,6 @@
 //! What is SQLite's own; what every ledger must do is in the contract suite.
 
+mod changes;
 mod deleting;
 mod failures;
 mod files;

@@ -3,7 +3,7 @@
 
 use sqlx::{AssertSqlSafe, Row};
 
-use super::super::{doubts, erasing, history, read, records, tallies, users};
+use super::super::{changes, doubts, erasing, history, read, records, tallies, users};
 use super::Dir;
 
 pub(super) async fn plan(dir: &Dir, query: &str) -> String {
@@ -106,4 +106,13 @@ async fn of_a_users_history_only_changes_doubt_and_a_page_of_ends_are_sorted() {
     dir.open().await;
     let plan = plan(&dir, history::HISTORY).await;
     assert_eq!(plan.matches("TEMP B-TREE").count(), 3, "{plan}");
+}
+
+#[tokio::test]
+async fn a_poller_reads_the_revision_and_what_came_since() {
+    let dir = Dir::new();
+    dir.open().await;
+    let plan = plan(&dir, changes::SINCE).await;
+    assert!(plan.contains("changes USING PRIMARY KEY (revision>?)"), "{plan}");
+    assert_eq!(plan.matches("SCAN").count(), 1, "the one row of the revision: {plan}");
 }
