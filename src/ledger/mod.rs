@@ -4,13 +4,16 @@ mod changes;
 mod doubt;
 mod encoding;
 mod history;
+mod postgres;
 mod rights;
+mod sql;
 mod sqlite;
 mod tallies;
 
 pub use changes::{Bucket, Changed, Changes, Told, What};
 pub use doubt::{DoubtFilter, DoubtKey, DoubtPage, DoubtQuery};
 pub use history::{AuditEntry, AuditQuery, Edge, History, HistoryQuery};
+pub use postgres::PostgresLedger;
 pub use rights::{Granting, Month, Move, Overridden, Rights};
 pub use sqlite::{Durability, Inspection, SqliteLedger, inspect};
 pub use tallies::{

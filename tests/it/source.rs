@@ -17,7 +17,8 @@ const FLOORS: [(&str, u8); 10] = [
     ("telemetry", 5),
 ];
 /// Back ends by name: only their own module and floor 5 know them.
-const BACK_ENDS: [(&str, &str); 2] = [("MemoryEngine", "engine"), ("SqliteLedger", "ledger")];
+const BACK_ENDS: [(&str, &str); 3] =
+    [("MemoryEngine", "engine"), ("SqliteLedger", "ledger"), ("PostgresLedger", "ledger")];
 const LINES_MAX: usize = 500;
 
 /// One file under `src` or `tests`.

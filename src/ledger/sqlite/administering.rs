@@ -4,8 +4,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use sqlx::sqlite::SqliteConnection;
 
-use super::error::Failure;
-use super::{SqliteLedger, changes};
+use super::SqliteLedger;
+use crate::ledger::sql::{Failure, changes};
 use crate::ledger::{Changed, LedgerError};
 
 /// Pages that an administrative write changes: the row, its indexes, the audit,

@@ -4,16 +4,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteRow};
 use sqlx::{Connection, SqliteTransaction};
 use tokio::sync::{Mutex as AsyncMutex, MutexGuard, Semaphore, SemaphorePermit};
 
-use super::error::{Failure, failed};
+use super::error;
 use super::open;
-use super::read::Query;
 use crate::ledger::LedgerError;
+use crate::ledger::sql::read::Query;
+use crate::ledger::sql::{Failure, Sql};
 
 /// More readers than processors would only take turns.
 const READERS_MAX: usize = 4;
@@ -88,7 +90,7 @@ impl Writer {
         if let Failure::Sql(sqlx::Error::WorkerCrashed) = failure {
             self.is_lost.store(true, SeqCst);
         }
-        failure.at(&self.path)
+        error::at(&self.path, failure)
     }
 
     pub async fn close(&self) {
@@ -161,26 +163,23 @@ pub(super) struct Reader<'r> {
 }
 
 impl Reader<'_> {
-    pub async fn rows(mut self, query: &Query) -> Result<Vec<SqliteRow>, LedgerError> {
-        let Some(connection) = &mut self.connection else { return Err(closed(&self.readers.path)) };
-        let answer = query.rows(connection).await;
-        self.ended(answer)
+    pub async fn rows(self, query: &Query) -> Result<Vec<SqliteRow>, LedgerError> {
+        let (text, values) = query.statement::<SqliteConnection>();
+        self.run(move |connection| async move { Ok(connection.rows(text, values).await?) }.boxed()).await
     }
 
-    pub async fn run<W>(mut self, work: W) -> Result<Vec<SqliteRow>, LedgerError>
+    pub async fn run<T, W>(mut self, work: W) -> Result<T, LedgerError>
     where
-        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, sqlx::Result<Vec<SqliteRow>>>,
+        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, Failure>>,
     {
         let Some(connection) = &mut self.connection else { return Err(closed(&self.readers.path)) };
         let answer = work(connection).await;
-        self.ended(answer)
-    }
-
-    /// A connection that failed is not used again.
-    fn ended<T>(&mut self, answer: sqlx::Result<T>) -> Result<T, LedgerError> {
-        answer.map_err(|error| {
-            self.connection = None;
-            failed(&self.readers.path, error)
+        answer.map_err(|failure| {
+            // A connection that failed is not used again.
+            if let Failure::Sql(_) = failure {
+                self.connection = None;
+            }
+            error::at(&self.readers.path, failure)
         })
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use sqlx::migrate::MigrateError;
 
 use crate::ledger::LedgerError;
+use crate::ledger::sql::Failure;
 
 /// A failure with the file in which it happened.
 #[derive(Debug, thiserror::Error)]
@@ -14,36 +15,11 @@ struct FileError {
     source: sqlx::Error,
 }
 
-/// What a piece of work fails with, before the file's name is known.
-#[derive(Debug)]
-pub(super) enum Failure {
-    Sql(sqlx::Error),
-    Ledger(LedgerError),
-}
-
-impl From<sqlx::Error> for Failure {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Sql(error)
-    }
-}
-
-impl From<LedgerError> for Failure {
-    fn from(error: LedgerError) -> Self {
-        Self::Ledger(error)
-    }
-}
-
-impl Failure {
-    /// Whether a row of the same key was there.
-    pub fn is_taken(&self) -> bool {
-        matches!(self, Self::Sql(sqlx::Error::Database(error)) if error.is_unique_violation())
-    }
-
-    pub fn at(self, path: &Path) -> LedgerError {
-        match self {
-            Self::Sql(error) => failed(path, error),
-            Self::Ledger(error) => error,
-        }
+/// The failure with the file's name.
+pub(super) fn at(path: &Path, failure: Failure) -> LedgerError {
+    match failure {
+        Failure::Sql(error) => failed(path, error),
+        Failure::Ledger(error) => error,
     }
 }
 

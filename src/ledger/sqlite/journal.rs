@@ -15,15 +15,18 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use sqlx::sqlite::SqliteRow;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
-use super::batch::Batch;
 use super::checkpoint::Checkpoints;
 use super::commit;
 use super::connections::Writer;
-use super::error::Failure;
-use super::read::Query;
 use super::tail::Tail;
-use super::writing::{Portion, Writing, write_batch, write_journaled};
+use super::writing::{Portion, Writing, write_journaled};
+use crate::domain::slot::Fence;
 use crate::ledger::LedgerError;
+use crate::ledger::sql::Failure;
+use crate::ledger::sql::batch::Batch;
+use crate::ledger::sql::commit::{write_batch, write_taken, write_users};
+use crate::ledger::sql::read::Query;
+use crate::ledger::sql::slots::move_on;
 
 /// When changes are written to the tables, and in which portions.
 #[derive(Debug, Clone, Copy)]
@@ -101,15 +104,15 @@ impl Journal {
         self.checkpoints.wrote(pages);
     }
 
-    /// Puts a batch on record.
-    pub async fn commit(self: &Arc<Self>, mut batch: Batch) -> Result<(), LedgerError> {
-        if batch.is_empty() {
+    /// Puts a batch on record, if the fence lets it.
+    pub async fn commit(self: &Arc<Self>, mut batch: Batch, fence: Option<Fence>) -> Result<(), LedgerError> {
+        if batch.is_empty() && fence.is_none() {
             return Ok(());
         }
         if batch.moves_anything() {
             // To its end, even if the caller goes away: the tail must hear of it.
             let journal = Arc::clone(self);
-            let work = tokio::spawn(async move { journal.commit_to_tables(batch).await });
+            let work = tokio::spawn(async move { journal.commit_to_tables(batch, fence).await });
             return work.await.map_err(|error| LedgerError::Unavailable(error.into()))?;
         }
         self.catch_up().await?;
@@ -121,7 +124,7 @@ impl Journal {
         let mut tries = 0;
         // The next number is taken if another process commits too, against the
         // rules: slow then, not wrong.
-        while let Err(failure) = self.append(&mut batch, &body, &firsts).await {
+        while let Err(failure) = self.append(&mut batch, fence, &body, &firsts).await {
             tries += 1;
             if !failure.is_taken() || tries == TRIES {
                 return Err(self.writer.failed(failure));
@@ -142,7 +145,7 @@ impl Journal {
     /// Puts a batch on record that gives holds or an account to somebody else:
     /// all that is in the journal, then the batch, goes to the tables. Such
     /// batches are rare, and the tables alone can say whose a hold was before.
-    async fn commit_to_tables(&self, batch: Batch) -> Result<(), LedgerError> {
+    async fn commit_to_tables(&self, batch: Batch, fence: Option<Fence>) -> Result<(), LedgerError> {
         self.catch_up().await?;
         let firsts = self.tenants_without_holds(&batch);
         let mut writing = self.writing.lock().await;
@@ -155,10 +158,11 @@ impl Journal {
                 let there = commit::journaled(&mut transaction, rest.newest).await?;
                 Writing::of(rest, &there).write(&mut transaction, usize::MAX).await?;
             }
-            commit::write_users(&mut transaction, &batch.users).await?;
-            commit::write_taken(&mut transaction, &firsts).await?;
+            move_on(&mut *transaction, fence).await?;
+            write_users(&mut *transaction, &batch.users).await?;
+            write_taken(&mut *transaction, &firsts).await?;
             let rows = batch.holds.len() + batch.accounts.len();
-            write_batch(&mut transaction, batch).await?;
+            write_batch(&mut *transaction, &batch).await?;
             transaction.commit().await?;
             Ok::<_, Failure>(rows)
         };
@@ -186,18 +190,25 @@ impl Journal {
         new
     }
 
-    async fn append(&self, batch: &mut Batch, body: &[u8], firsts: &[u32]) -> Result<(), Failure> {
+    async fn append(
+        &self,
+        batch: &mut Batch,
+        fence: Option<Fence>,
+        body: &[u8],
+        firsts: &[u32],
+    ) -> Result<(), Failure> {
         let mut lane = self.writer.lane().await?;
         let number = self.tail().newest() + 1;
         let mut unseen = Unseen { is_unsure: &self.is_unsure, is_seen: false };
         // One statement is a transaction by itself: no BEGIN, no COMMIT.
-        if batch.users.is_empty() && firsts.is_empty() {
+        if batch.users.is_empty() && firsts.is_empty() && fence.is_none() {
             commit::append(lane.connection()?, number, body).await?;
         } else {
             let mut transaction = lane.begin().await?;
             commit::append(&mut transaction, number, body).await?;
-            commit::write_users(&mut transaction, &batch.users).await?;
-            commit::write_taken(&mut transaction, firsts).await?;
+            move_on(&mut *transaction, fence).await?;
+            write_users(&mut *transaction, &batch.users).await?;
+            write_taken(&mut *transaction, firsts).await?;
             transaction.commit().await?;
         }
         // Still in the lane: whoever has it finds tail and journal agree.
@@ -318,7 +329,7 @@ impl Journal {
                 let there = commit::journaled(&mut transaction, rest.newest).await?;
                 Writing::of(rest, &there).write(&mut transaction, usize::MAX).await?;
             }
-            let rows = query.rows(&mut transaction).await?;
+            let rows = query.rows(&mut *transaction).await?;
             transaction.commit().await?;
             Ok::<_, Failure>(rows)
         };

@@ -1,27 +1,18 @@
 //! The ledger in one SQLite file, for a server that needs no other service.
 
 mod administering;
-mod audit;
-mod batch;
-mod changes;
 mod checkpoint;
 mod commit;
 mod connections;
-mod deleting;
 mod doubts;
-mod erasing;
+mod ended;
 mod error;
-mod history;
 mod inspect;
 mod journal;
 mod open;
-mod orgs;
-mod read;
-mod records;
+mod purging;
 mod statement;
 mod tail;
-mod tallies;
-mod users;
 mod writing;
 
 #[cfg(test)]
@@ -35,14 +26,15 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use self::batch::Batch;
 use self::checkpoint::Checkpoints;
 use self::connections::{Readers, Writer};
 use self::journal::{Journal, Portions};
-use self::read::Query;
 use self::tail::Tail;
 use super::changes::new_origin;
 use super::encoding::unpack_hold;
+use super::sql::batch::Batch;
+use super::sql::read::{self, Query};
+use super::sql::{Failure, audit, changes, deleting, erasing, history, orgs, records, slots, tallies, users};
 use super::{
     Answer, AuditEntry, AuditQuery, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery, Erasure,
     History, HistoryQuery, Ledger, LedgerError, Note, Org, Record, RecordKind, RefusalCount, StoredAccount,
@@ -96,13 +88,12 @@ impl SqliteLedger {
         Ok(Self { writer, readers, journal, origin: new_origin() })
     }
 
-    /// The rows of one statement that has nothing to do with holds.
-    async fn rows<W>(&self, work: W) -> Result<Vec<SqliteRow>, LedgerError>
+    /// Runs one statement that has nothing to do with holds.
+    async fn read<T, W>(&self, work: W) -> Result<T, LedgerError>
     where
-        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, sqlx::Result<Vec<SqliteRow>>>,
+        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, Failure>>,
     {
-        let reader = self.readers.take().await?;
-        reader.run(work).await
+        self.readers.take().await?.run(work).await
     }
 
     /// The rows of one statement about holds, accounts or usage. `touched`
@@ -130,24 +121,27 @@ impl SqliteLedger {
     }
 }
 
-/// An engine that runs apart is for many nodes, and so is its ledger.
-const NO_SLOTS: &str = "SQLite is the ledger of one process with the engine in it: it has no slots";
-
 impl Ledger for SqliteLedger {
-    fn slot(&self, _: TenantRef) -> Answer<'_, Slot> {
-        Box::pin(std::future::ready(Err(LedgerError::Unusable(NO_SLOTS.into()))))
-    }
-
-    fn renew_slot(&self, _: TenantRef, _: u64) -> Answer<'_, Slot> {
-        Box::pin(std::future::ready(Err(LedgerError::Unusable(NO_SLOTS.into()))))
-    }
-
-    fn commit_fenced(&self, _: Vec<Change>, _: Fence) -> Answer<'_, ()> {
-        Box::pin(std::future::ready(Err(LedgerError::Unusable(NO_SLOTS.into()))))
-    }
-
     fn commit(&self, changes: Vec<Change>) -> Answer<'_, ()> {
-        async move { self.journal.commit(Batch::of(&changes)?).await }.boxed()
+        async move { self.journal.commit(Batch::of(&changes)?, None).await }.boxed()
+    }
+
+    fn commit_fenced(&self, changes: Vec<Change>, fence: Fence) -> Answer<'_, ()> {
+        async move { self.journal.commit(Batch::of(&changes)?, Some(fence)).await }.boxed()
+    }
+
+    fn slot(&self, tenant: TenantRef) -> Answer<'_, Slot> {
+        async move {
+            match self.read(move |c| slots::find(c, tenant).boxed()).await? {
+                Some(slot) => Ok(slot),
+                None => self.write_beside(move |c| slots::begin(c, tenant).boxed()).await,
+            }
+        }
+        .boxed()
+    }
+
+    fn renew_slot(&self, tenant: TenantRef, epoch: u64) -> Answer<'_, Slot> {
+        self.write_beside(move |c| slots::renew(c, tenant, epoch).boxed()).boxed()
     }
 
     fn account(&self, key: AccountKey, requests_since: Millis) -> Answer<'_, StoredAccount> {
@@ -193,7 +187,7 @@ impl Ledger for SqliteLedger {
     }
 
     fn ever_taken(&self, tenant: TenantRef) -> Answer<'_, bool> {
-        async move { Ok(!self.rows(|c| read::ever_taken(c, tenant).boxed()).await?.is_empty()) }.boxed()
+        self.read(move |c| read::ever_taken(c, tenant).boxed()).boxed()
     }
 
     fn usage(&self, tenant: TenantRef, from: i32, to: i32) -> Answer<'_, Vec<UsageRow>> {
@@ -206,19 +200,11 @@ impl Ledger for SqliteLedger {
     }
 
     fn user(&self, tenant: TenantRef, id: UserId) -> Answer<'_, Option<User>> {
-        async move {
-            let rows = self.rows(|c| async move { users::user(c, tenant, &id).await }.boxed()).await?;
-            rows.first().map(users::read).transpose()
-        }
-        .boxed()
+        self.read(move |c| async move { users::user(c, tenant, &id).await }.boxed()).boxed()
     }
 
     fn users(&self, tenant: TenantRef, query: UserQuery) -> Answer<'_, Vec<User>> {
-        async move {
-            let rows = self.rows(|c| users::page(c, tenant, query).boxed()).await?;
-            rows.iter().map(users::read).collect()
-        }
-        .boxed()
+        self.read(move |c| users::page(c, tenant, query).boxed()).boxed()
     }
 
     fn put_user(&self, tenant: TenantRef, user: User, written: Written) -> Answer<'_, ()> {
@@ -228,11 +214,7 @@ impl Ledger for SqliteLedger {
     }
 
     fn users_to_move(&self, tenant: TenantRef, now: Millis, limit: u32) -> Answer<'_, Vec<User>> {
-        async move {
-            let rows = self.rows(move |c| users::to_move(c, tenant, now, limit).boxed()).await?;
-            rows.iter().map(users::read).collect()
-        }
-        .boxed()
+        self.read(move |c| users::to_move(c, tenant, now, limit).boxed()).boxed()
     }
 
     fn erase_user(
@@ -249,11 +231,7 @@ impl Ledger for SqliteLedger {
     }
 
     fn erasures(&self, tenant: TenantRef) -> Answer<'_, Vec<Erasure>> {
-        async move {
-            let rows = self.rows(|c| erasing::under_way(c, tenant).boxed()).await?;
-            rows.iter().map(erasing::erasure).collect()
-        }
-        .boxed()
+        self.read(move |c| erasing::under_way(c, tenant).boxed()).boxed()
     }
 
     fn rename_history(&self, tenant: TenantRef, erasure: Erasure, rows: u32) -> Answer<'_, bool> {
@@ -283,11 +261,7 @@ impl Ledger for SqliteLedger {
     }
 
     fn erased_due(&self, tenant: TenantRef, now: Millis, limit: u32) -> Answer<'_, Vec<User>> {
-        async move {
-            let rows = self.rows(move |c| users::erased_due(c, tenant, now, limit).boxed()).await?;
-            rows.iter().map(users::read).collect()
-        }
-        .boxed()
+        self.read(move |c| users::erased_due(c, tenant, now, limit).boxed()).boxed()
     }
 
     fn look_at_erased(&self, tenant: TenantRef, id: UserId, at: Option<Millis>) -> Answer<'_, ()> {
@@ -301,11 +275,7 @@ impl Ledger for SqliteLedger {
     }
 
     fn org(&self, tenant: TenantRef, id: Name) -> Answer<'_, Option<Org>> {
-        async move {
-            let rows = self.rows(|c| async move { orgs::org(c, tenant, &id).await }.boxed()).await?;
-            rows.first().map(orgs::read).transpose()
-        }
-        .boxed()
+        self.read(move |c| async move { orgs::org(c, tenant, &id).await }.boxed()).boxed()
     }
 
     fn put_org(&self, tenant: TenantRef, org: Org, written: Written) -> Answer<'_, ()> {
@@ -315,11 +285,7 @@ impl Ledger for SqliteLedger {
     }
 
     fn tenants(&self) -> Answer<'_, Vec<TenantRow>> {
-        async move {
-            let rows = self.rows(|c| records::tenants(c).boxed()).await?;
-            rows.iter().map(records::tenant).collect()
-        }
-        .boxed()
+        self.read(move |c| records::tenants(c).boxed()).boxed()
     }
 
     fn create_tenant(&self, id: TenantId, test: bool, records: Vec<Record>) -> Answer<'_, TenantRow> {
@@ -352,16 +318,12 @@ impl Ledger for SqliteLedger {
     }
 
     fn deleted_tenants(&self) -> Answer<'_, Vec<(TenantRef, Millis)>> {
-        async move {
-            let rows = self.rows(|c| deleting::deleted(c).boxed()).await?;
-            rows.iter().map(deleting::read_deleted).collect()
-        }
-        .boxed()
+        self.read(move |c| deleting::deleted(c).boxed()).boxed()
     }
 
     fn purge_tenant(&self, tenant: TenantRef, rows: u32) -> Answer<'_, bool> {
         async move {
-            let more = self.writer.write(move |c| deleting::purge(c, tenant, rows).boxed()).await?;
+            let more = self.writer.write(move |c| purging::purge(c, tenant, rows).boxed()).await?;
             self.journal.wrote(rows as usize / 2);
             let is_journaled = !more && self.journal.tail().has(tenant);
             if is_journaled {
@@ -378,19 +340,11 @@ impl Ledger for SqliteLedger {
     }
 
     fn records(&self, tenant: Option<TenantRef>) -> Answer<'_, Vec<Record>> {
-        async move {
-            let rows = self.rows(|c| records::newest(c, tenant).boxed()).await?;
-            rows.iter().map(records::record).collect()
-        }
-        .boxed()
+        self.read(move |c| records::newest(c, tenant).boxed()).boxed()
     }
 
     fn versions(&self, tenant: Option<TenantRef>, kind: RecordKind, id: String) -> Answer<'_, Vec<Record>> {
-        async move {
-            let rows = self.rows(|c| records::versions(c, tenant, kind, id).boxed()).await?;
-            rows.iter().map(records::record).collect()
-        }
-        .boxed()
+        self.read(move |c| records::versions(c, tenant, kind, id).boxed()).boxed()
     }
 
     fn put_record(&self, tenant: Option<TenantRef>, record: Record) -> Answer<'_, ()> {
@@ -405,11 +359,7 @@ impl Ledger for SqliteLedger {
     }
 
     fn audit(&self, tenant: TenantRef, query: AuditQuery) -> Answer<'_, Vec<AuditEntry>> {
-        async move {
-            let rows = self.rows(|c| history::audit_rows(c, tenant, query).boxed()).await?;
-            rows.iter().map(history::audit_entry).collect()
-        }
-        .boxed()
+        self.read(move |c| history::audit_rows(c, tenant, query).boxed()).boxed()
     }
 
     fn history(&self, tenant: TenantRef, query: HistoryQuery) -> Answer<'_, History> {
@@ -427,19 +377,11 @@ impl Ledger for SqliteLedger {
     }
 
     fn refusals(&self, tenant: TenantRef, user: UserId, days: Range<i32>) -> Answer<'_, Vec<RefusalCount>> {
-        async move {
-            let rows = self.rows(|c| tallies::refusals_of(c, tenant, user, days).boxed()).await?;
-            rows.iter().map(tallies::refusal_count).collect()
-        }
-        .boxed()
+        self.read(move |c| tallies::refusals_of(c, tenant, user, days).boxed()).boxed()
     }
 
     fn comparisons(&self, tenant: TenantRef, days: Range<i32>) -> Answer<'_, Vec<Comparison>> {
-        async move {
-            let rows = self.rows(|c| tallies::comparisons(c, tenant, days).boxed()).await?;
-            rows.iter().map(tallies::comparison).collect()
-        }
-        .boxed()
+        self.read(move |c| tallies::comparisons(c, tenant, days).boxed()).boxed()
     }
 
     fn prune_tallies(&self, tenant: TenantRef, day: i32) -> Answer<'_, bool> {
@@ -447,20 +389,12 @@ impl Ledger for SqliteLedger {
     }
 
     fn revision(&self) -> Answer<'_, u64> {
-        async move {
-            let rows = self.rows(|c| audit::revision(c).boxed()).await?;
-            let value: i64 = rows.first().map(|row| read::get(row, 0)).transpose()?.unwrap_or(0);
-            Ok(value.cast_unsigned())
-        }
-        .boxed()
+        self.read(move |c| audit::revision(c).boxed()).boxed()
     }
 
     fn changes_since(&self, revision: u64, limit: u32) -> Answer<'_, Changes> {
-        async move {
-            let rows = self.rows(|c| changes::since(c, revision, limit).boxed()).await?;
-            changes::read(&rows, self.origin, revision, limit)
-        }
-        .boxed()
+        let origin = self.origin;
+        self.read(move |c| changes::since(c, origin, revision, limit).boxed()).boxed()
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -1,66 +1,96 @@
-//! Statements that write many rows at once.
+//! Statements on a SQLite connection.
 //!
-//! One statement a batch and table: a statement a row costs about ten times as
+//! Many rows are one statement: a statement a row costs about ten times as
 //! much, nearly all of it in handing each one to the connection's thread and
 //! waiting for the answer. The number of rows in a text is a power of two, so
 //! that few texts are ever prepared; parameters beyond the last row are left
 //! out, are NULL thereby, and their rows fall to the filter.
 
-use std::sync::OnceLock;
+use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
+use sqlx::{Row, Sqlite};
 
-use sqlx::Sqlite;
-use sqlx::sqlite::{SqliteArguments, SqliteConnection};
+use super::ended;
+use crate::ledger::sql::{Columns, ManyRows, Sql, Value};
 
 type Query = sqlx::query::Query<'static, Sqlite, SqliteArguments>;
 
 /// 2^7 rows: larger texts gain nothing.
-const POWER_MAX: usize = 7;
+const POWER_MAX: usize = ManyRows::TEXTS - 1;
 
-pub(super) struct ManyRows {
-    /// `INSERT INTO .. (..)`
-    into: &'static str,
-    columns: usize,
-    /// The column with the row's tenant, counted from 1.
-    tenant: usize,
-    /// `ON CONFLICT ..`
-    conflict: &'static str,
-    texts: [OnceLock<String>; POWER_MAX + 1],
-}
+impl Sql for SqliteConnection {
+    type Row = SqliteRow;
 
-impl ManyRows {
-    /// Rows of deleted tenants are left out: what was under way when their
-    /// tenant was deleted does not come back.
-    pub const fn new(into: &'static str, columns: usize, tenant: usize, conflict: &'static str) -> Self {
-        Self { into, columns, tenant, conflict, texts: [const { OnceLock::new() }; POWER_MAX + 1] }
+    const USER_ACCOUNT: &'static str = ended::USER_ACCOUNT;
+    const HISTORY: &'static str = ended::HISTORY;
+    const RECENT_OF_MANY: &'static str =
+        "SELECT kept.tenant, kept.user_id, kept.recent FROM json_each($1) AS asked
+         CROSS JOIN refused AS kept ON kept.tenant = json_extract(asked.value, '$[0]')
+         AND kept.user_id = json_extract(asked.value, '$[1]')";
+
+    async fn rows(&mut self, text: &'static str, values: Vec<Value>) -> sqlx::Result<Vec<SqliteRow>> {
+        query(text, values).fetch_all(self).await
     }
 
-    /// Writes `rows`; `bind` binds one row's columns in order, the first of
-    /// them never NULL.
-    pub async fn write<R>(
-        &'static self,
-        connection: &mut SqliteConnection,
-        rows: impl ExactSizeIterator<Item = R>,
-        bind: impl Fn(Query, R) -> Query,
-    ) -> sqlx::Result<()> {
-        let mut rows = rows;
-        while rows.len() > 0 {
-            let power = (rows.len().next_power_of_two().ilog2() as usize).min(POWER_MAX);
-            let chunk = rows.by_ref().take(1 << power);
-            let query = chunk.fold(sqlx::query(self.text(power)), &bind);
-            query.execute(&mut *connection).await?;
+    /// Nobody else writes while a transaction is open that does.
+    async fn rows_to_change(
+        &mut self,
+        text: &'static str,
+        values: Vec<Value>,
+    ) -> sqlx::Result<Vec<SqliteRow>> {
+        self.rows(text, values).await
+    }
+
+    async fn execute(&mut self, text: &'static str, values: Vec<Value>) -> sqlx::Result<u64> {
+        Ok(query(text, values).execute(self).await?.rows_affected())
+    }
+
+    async fn write_rows(&mut self, table: &'static ManyRows, values: Vec<Value>) -> sqlx::Result<()> {
+        let columns = table.columns.len();
+        let mut left = values.len() / columns;
+        let mut values = values.into_iter();
+        while left > 0 {
+            let power = (left.next_power_of_two().ilog2() as usize).min(POWER_MAX);
+            let rows = left.min(1 << power);
+            query(insert(table, power), values.by_ref().take(rows * columns)).execute(&mut *self).await?;
+            left -= rows;
         }
         Ok(())
     }
+}
 
-    fn text(&'static self, power: usize) -> &'static str {
-        self.texts[power].get_or_init(|| {
-            let row = format!("({})", vec!["?"; self.columns].join(","));
-            let rows = vec![row; 1 << power].join(",");
-            let Self { into, tenant, conflict, .. } = self;
-            format!(
-                "{into} SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL
-                 AND column{tenant} NOT IN (SELECT number FROM deleted_tenants) {conflict}"
-            )
-        })
+fn query(text: &'static str, values: impl IntoIterator<Item = Value>) -> Query {
+    values.into_iter().fold(sqlx::query(text), |query, value| match value {
+        Value::Int(value) => query.bind(value),
+        Value::Text(value) => query.bind(value),
+        Value::Bytes(value) => query.bind(value.map(|bytes| bytes.to_vec())),
+    })
+}
+
+/// What writes 2^`power` rows of a table.
+fn insert(table: &'static ManyRows, power: usize) -> &'static str {
+    table.texts[power].get_or_init(|| {
+        let row = format!("({})", vec!["?"; table.columns.len()].join(","));
+        let rows = vec![row; 1 << power].join(",");
+        let tenant = 1 + table.columns.iter().take_while(|(name, _)| *name != "tenant").count();
+        let conflict = table.conflict.replace("least(", "min(").replace("greatest(", "max(");
+        format!(
+            "{} SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL
+             AND column{tenant} NOT IN (SELECT number FROM deleted_tenants) {conflict}",
+            table.into()
+        )
+    })
+}
+
+impl Columns for SqliteRow {
+    fn int(&self, at: usize) -> sqlx::Result<Option<i64>> {
+        self.try_get(at)
+    }
+
+    fn text(&self, at: usize) -> sqlx::Result<Option<&str>> {
+        self.try_get(at)
+    }
+
+    fn bytes(&self, at: usize) -> sqlx::Result<Option<&[u8]>> {
+        self.try_get(at)
     }
 }

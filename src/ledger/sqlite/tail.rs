@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use ahash::RandomState;
 
-use super::batch::{AccountRow, Batch, Blob, HoldRow, Totals, UsageKey};
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::plan::Scope;
 use crate::domain::time::Millis;
+use crate::ledger::sql::batch::{AccountRow, Batch, Blob, HoldRow, Totals, UsageKey};
 
 type Usage = BTreeMap<UsageKey, Totals>;
 
@@ -63,7 +63,7 @@ impl Layer {
         for (id, hold) in batch.holds {
             self.users.insert((hold.tenant, Arc::clone(&hold.user)));
             self.earliest_doubt = self.earliest_doubt.into_iter().chain(hold.doubtful_from).min();
-            self.holds.insert(id, Arc::new(hold));
+            self.holds.insert(id, hold);
         }
         self.accounts.extend(batch.accounts);
         if !batch.usage.is_empty() {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use sqlx::sqlite::SqliteConnection;
 
-use super::batch::{AccountRow, Batch, Blob, HoldRow, Totals, UsageKey};
 use super::commit::{self, Mark};
-use super::error::Failure;
-use super::read::get;
 use super::tail::Frozen;
 use crate::ledger::LedgerError;
+use crate::ledger::sql::batch::{AccountRow, Batch, Blob, HoldRow, Totals, UsageKey};
+use crate::ledger::sql::commit::{write_accounts, write_holds, write_usage};
+use crate::ledger::sql::{Failure, get};
 
 /// What is to be written, in the order of the tables' keys: holds, then
 /// accounts, then usage.
@@ -64,8 +64,8 @@ impl Writing {
             (holds, (at - holds).min(self.accounts.len()))
         };
         let ((holds, accounts), (holds_to, accounts_to)) = (place(self.done), place(to));
-        commit::write_holds(&mut *connection, &self.holds[holds..holds_to]).await?;
-        commit::write_accounts(&mut *connection, &self.accounts[accounts..accounts_to]).await?;
+        write_holds(&mut *connection, &self.holds[holds..holds_to]).await?;
+        write_accounts(&mut *connection, &self.accounts[accounts..accounts_to]).await?;
         let done = holds_to + accounts_to;
         match to.saturating_sub(done) {
             0 => Ok(Portion::Partial { done }),
@@ -81,7 +81,7 @@ impl Writing {
         let mark = Mark::read(&mut *connection).await?.filter(|mark| mark.newest == self.newest);
         let from = mark.map_or(0, |mark| self.usage.partition_point(|(key, _)| *key <= mark.key));
         let to = from.saturating_add(rows).min(self.usage.len());
-        commit::write_usage(&mut *connection, &self.usage[from..to]).await?;
+        write_usage(&mut *connection, &self.usage[from..to]).await?;
         match self.usage[from..to].last() {
             Some((key, _)) if to < self.usage.len() => {
                 Mark { newest: self.newest, key: key.clone() }.write(connection).await?;
@@ -93,22 +93,6 @@ impl Writing {
             }
         }
     }
-}
-
-/// Writes a batch to tables that hold everything that came before it.
-pub(super) async fn write_batch(connection: &mut SqliteConnection, batch: Batch) -> sqlx::Result<()> {
-    let holds: Vec<_> = batch.holds.into_iter().map(|(id, row)| (id, Arc::new(row))).collect();
-    let (gone, accounts): (Vec<_>, Vec<_>) =
-        batch.accounts.into_iter().partition(|(_, state)| state.0.is_empty());
-    let usage: Vec<_> = batch.usage.into_iter().collect();
-    commit::write_holds(&mut *connection, &holds).await?;
-    let moved = holds.iter().filter(|(id, _)| batch.moved.contains(id));
-    commit::give_holds(&mut *connection, moved.map(|(id, row)| (id, &**row))).await?;
-    commit::write_accounts(&mut *connection, &accounts).await?;
-    for (key, _) in &gone {
-        commit::remove_account(&mut *connection, key).await?;
-    }
-    commit::write_usage(connection, &usage).await
 }
 
 /// Writes everything that is in the journal to the tables, whoever put it

@@ -6,11 +6,12 @@
 mod changes;
 mod doubts;
 mod erasing;
+mod fences;
 mod finding;
 mod history;
 mod holds;
 mod records;
-mod samples;
+pub mod samples;
 mod tallies;
 mod tenants;
 mod usage;
@@ -19,11 +20,18 @@ mod users;
 use std::future::Future;
 use std::sync::Arc;
 
-use apportion::ledger::{Durability, Ledger, SqliteLedger};
+use apportion::ledger::{Durability, Ledger, PostgresLedger, SqliteLedger};
+
+use crate::harness::postgres::{Database, Postgres};
 
 /// Where one behaviour is tried: one database.
-pub trait Room {
-    fn new() -> Self;
+pub trait Room: Sized {
+    /// `None`: there is no such back end here, and that was told.
+    fn new() -> Option<Self>;
+    /// Without a schema yet.
+    fn bare() -> Option<Self> {
+        Self::new()
+    }
     /// Opens the database, as a process would; the first time it is empty.
     fn open(&self) -> impl Future<Output = Arc<dyn Ledger>>;
 }
@@ -34,8 +42,9 @@ macro_rules! stamp {
             $(mod $file {
                 $(#[tokio::test]
                 async fn $behaviour() {
-                    let room = <$room as super::super::Room>::new();
-                    super::super::$file::$behaviour(room).await;
+                    if let Some(room) = <$room as super::super::Room>::new() {
+                        super::super::$file::$behaviour(room).await;
+                    }
                 })*
             })*
         }
@@ -91,6 +100,17 @@ macro_rules! contract {
                 users_are_filtered_by_plan_org_and_part_of_the_id,
                 users_belong_to_their_tenant,
             }
+            fences::{
+                a_fenced_batch_comes_on_record_once,
+                a_batch_that_is_not_next_leaves_nothing,
+                a_fence_may_be_all_there_is,
+                a_fenced_batch_may_move_holds,
+                an_epoch_is_renewed_once,
+                of_processes_that_record_the_same_changes_one_does,
+                a_deleted_tenants_slot_goes_and_does_not_come_back,
+                writes_of_two_processes_have_a_revision_each,
+                a_new_database_may_be_opened_by_many_at_once,
+            }
             erasing::{
                 a_record_goes_over_to_a_pseudonym_and_comes_back,
                 holds_and_accounts_go_over_in_one_commit,
@@ -144,8 +164,8 @@ macro_rules! contract {
 pub struct SqliteRoom(tempfile::TempDir);
 
 impl Room for SqliteRoom {
-    fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
+    fn new() -> Option<Self> {
+        Some(Self(tempfile::tempdir().unwrap()))
     }
 
     async fn open(&self) -> Arc<dyn Ledger> {
@@ -154,4 +174,22 @@ impl Room for SqliteRoom {
     }
 }
 
+/// A database of the server that all tests share.
+pub struct PostgresRoom(Database);
+
+impl Room for PostgresRoom {
+    fn new() -> Option<Self> {
+        Some(Self(Postgres::shared()?.with_schema()))
+    }
+
+    fn bare() -> Option<Self> {
+        Some(Self(Postgres::shared()?.empty()))
+    }
+
+    async fn open(&self) -> Arc<dyn Ledger> {
+        Arc::new(PostgresLedger::open(&self.0.url(), 6).await.unwrap())
+    }
+}
+
 contract!(sqlite: crate::contract::ledger::SqliteRoom);
+contract!(postgres: crate::contract::ledger::PostgresRoom);

@@ -3,6 +3,7 @@
 mod deletion;
 mod kill;
 mod parallel;
+mod postgres;
 pub mod process;
 mod rights;
 mod stop;

@@ -66,15 +66,20 @@ pub fn find(program: &str) -> Option<PathBuf> {
 /// Whether `program` is there. If not, the test that asks is told as skipped,
 /// and fails in CI, where everything has to be there.
 pub fn found_or_skipped(program: &str) -> bool {
-    if find(program).is_some() {
-        return true;
+    if find(program).is_none() {
+        skipped(program);
+        return false;
     }
+    true
+}
+
+/// Tells that the test at hand is skipped, since `program` is not there.
+pub fn skipped(program: &str) {
     let thread = std::thread::current();
     let line = format!("SKIPPED {}: no {program}\n", thread.name().unwrap_or("a test"));
     assert!(std::env::var("CI").as_deref() != Ok("true"), "{line}");
     // Past the harness, which keeps the prints of tests that pass to itself.
     let _ = std::io::stderr().write_all(line.as_bytes());
-    false
 }
 
 /// A signal, by its name.

@@ -4,6 +4,7 @@ mod client;
 pub mod compare;
 pub mod events;
 pub mod lasting;
+pub mod postgres;
 pub mod proxy;
 pub mod redis;
 mod reply;

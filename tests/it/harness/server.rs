@@ -61,7 +61,8 @@ pub fn binary() -> &'static Path {
     BINARY.get_or_init(|| {
         sweep_up_once();
         let built = Path::new(env!("CARGO_BIN_EXE_apportion"));
-        let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("it-{}-binary", std::process::id()));
+        let kept =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{PREFIX}{}-binary", std::process::id()));
         if std::fs::hard_link(built, &kept).is_err() {
             std::fs::copy(built, &kept).expect("room for a copy of the binary");
         }
@@ -85,24 +86,35 @@ pub fn number_from_env(name: &str, usual: usize) -> usize {
 
 /// A directory that goes when it is dropped, or when a later run sweeps up.
 pub(super) fn scratch() -> TempDir {
+    scratch_below(Path::new(env!("CARGO_TARGET_TMPDIR")))
+}
+
+/// The same elsewhere: not everybody may look into where the build is.
+pub(super) fn scratch_below(folder: &Path) -> TempDir {
     sweep_up_once();
     tempfile::Builder::new()
-        .prefix(&format!("it-{}-", std::process::id()))
-        .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
+        .prefix(&format!("{PREFIX}{}-", std::process::id()))
+        .tempdir_in(folder)
         .expect("a data directory")
 }
 
+/// With the number of the process behind it.
+const PREFIX: &str = "apportion-it-";
+
 fn sweep_up_once() {
     static SWEPT: Once = Once::new();
-    SWEPT.call_once(sweep_up);
+    SWEPT.call_once(|| {
+        sweep_up(Path::new(env!("CARGO_TARGET_TMPDIR")));
+        sweep_up(&std::env::temp_dir());
+    });
 }
 
 /// Statics are not dropped: removes what earlier runs of this binary have left.
-fn sweep_up() {
-    let Ok(entries) = std::fs::read_dir(env!("CARGO_TARGET_TMPDIR")) else { return };
+fn sweep_up(folder: &Path) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let owner = name.strip_prefix("it-").and_then(|rest| rest.split('-').next());
+        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
         if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
             // Somebody else may be removing it as well.
             let _ = std::fs::remove_dir_all(entry.path()).or_else(|_| std::fs::remove_file(entry.path()));

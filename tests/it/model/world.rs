@@ -39,7 +39,7 @@ async fn shared(stage: &Stage) -> (Client, Host) {
 
 fn own(stage: &Stage) -> (Client, Host) {
     let kept = tempfile::Builder::new()
-        .prefix(&format!("it-{}-", std::process::id()))
+        .prefix(&format!("apportion-it-{}-", std::process::id()))
         .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
         .expect("a directory");
     cli(kept.path(), &["tenant", "create", "oracle", "--test", "--zone", &stage.zone]);

@@ -2,7 +2,7 @@
 
 use sqlx::AssertSqlSafe;
 
-use super::super::deleting;
+use super::super::purging;
 use super::*;
 use crate::domain::ids::TenantId;
 use crate::ledger::Ledger;
@@ -12,13 +12,13 @@ async fn every_table_with_a_tenant_is_purged_by_an_index_but_the_audit() {
     let dir = Dir::new();
     dir.open().await;
     let mut other = dir.other().await;
-    let tables = deleting::tables(&mut other).await.unwrap();
+    let tables = purging::tables(&mut other).await.unwrap();
     let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
     for name in ["accounts", "records", "taken", "usage", "users"] {
         assert!(names.contains(&name), "{name} is not among {names:?}");
     }
     assert!(!names.contains(&"audit") && !names.contains(&"holds"), "{names:?}");
-    for text in tables.iter().flat_map(deleting::Table::statements) {
+    for text in tables.iter().flat_map(purging::Table::statements) {
         let plan = plans::plan(&dir, &text).await;
         assert!(!plan.contains("SCAN") && !plan.contains("TEMP B-TREE"), "{text}\n{plan}");
     }

@@ -3,8 +3,9 @@
 
 use sqlx::{AssertSqlSafe, Row};
 
-use super::super::{changes, doubts, erasing, history, read, records, tallies, users};
+use super::super::ended;
 use super::Dir;
+use crate::ledger::sql::{changes, doubts, erasing, history, read, records, tallies, users};
 
 pub(super) async fn plan(dir: &Dir, query: &str) -> String {
     let text = format!("EXPLAIN QUERY PLAN {query}");
@@ -19,7 +20,7 @@ async fn no_query_reads_a_whole_table() {
     dir.open().await;
     let queries = [
         (
-            read::USER_ACCOUNT,
+            ended::USER_ACCOUNT,
             &[
                 "accounts USING PRIMARY KEY",
                 "holds_open_by_user (tenant=? AND user_id=?)",
@@ -32,7 +33,7 @@ async fn no_query_reads_a_whole_table() {
         (read::HOLD, &["sqlite_autoindex_holds_1 (id=?)"]),
         (read::HOLD_BY_REQUEST, &["holds_by_user (tenant=? AND user_id=?"]),
         (
-            history::HISTORY,
+            ended::HISTORY,
             &[
                 "holds_by_user (tenant=? AND user_id=? AND id>? AND id<?)",
                 "COVERING INDEX holds_by_user (tenant=? AND user_id=? AND id>? AND id<?)",
@@ -104,7 +105,7 @@ async fn counters_of_one_user_are_found_day_by_day() {
 async fn of_a_users_history_only_changes_doubt_and_a_page_of_ends_are_sorted() {
     let dir = Dir::new();
     dir.open().await;
-    let plan = plan(&dir, history::HISTORY).await;
+    let plan = plan(&dir, ended::HISTORY).await;
     assert_eq!(plan.matches("TEMP B-TREE").count(), 3, "{plan}");
 }
 

@@ -2,9 +2,6 @@
 
 use std::sync::Arc;
 
-use sqlx::Row;
-use sqlx::sqlite::{SqliteConnection, SqliteRow};
-
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::{Amounts, Hold};
 use crate::domain::ids::{HoldId, InvalidId, Label, Name, RequestId, UserId};
@@ -15,11 +12,13 @@ use crate::ledger::{DoubtKey, HistoryQuery, LedgerError, StoredAccount, UsageRow
 
 use super::batch::stored_digest;
 use super::doubts::{DOUBTFUL, DOUBTFUL_OF_USER};
-use super::history::{self, ended_late};
+use super::history;
+use super::value::Bind;
+use super::{Columns, Failure, Sql, Value, get, values};
 
 /// A question about holds, accounts or usage: one statement.
 #[derive(Debug)]
-pub(super) enum Query {
+pub enum Query {
     Account { key: AccountKey, requests_since: Millis },
     Hold { tenant: TenantRef, id: HoldId },
     HoldByRequest { tenant: TenantRef, user: UserId, digest: u64 },
@@ -29,34 +28,36 @@ pub(super) enum Query {
 }
 
 impl Query {
-    pub async fn rows(&self, connection: &mut SqliteConnection) -> sqlx::Result<Vec<SqliteRow>> {
-        let query = match self {
+    pub async fn rows<C: Sql>(&self, connection: &mut C) -> sqlx::Result<Vec<C::Row>> {
+        let (text, values) = self.statement::<C>();
+        connection.rows(text, values).await
+    }
+
+    pub fn statement<C: Sql>(&self) -> (&'static str, Vec<Value>) {
+        match self {
             Self::Account { key, requests_since } => {
                 let text = match key.scope {
-                    Scope::User => USER_ACCOUNT,
+                    Scope::User => C::USER_ACCOUNT,
                     Scope::Org => ORG_ACCOUNT,
                     Scope::Tenant | Scope::Pool => WIDE_ACCOUNT,
                 };
-                let query = sqlx::query(text).bind(key.tenant.0).bind(key.scope as u8);
-                query.bind(Arc::clone(&key.owner)).bind(requests_since.0)
+                let owner = Arc::clone(&key.owner);
+                (text, values![key.tenant.0, key.scope as u8, owner, requests_since.0])
             }
-            Self::Hold { tenant, id } => sqlx::query(HOLD).bind(id.0.to_be_bytes().to_vec()).bind(tenant.0),
+            Self::Hold { tenant, id } => (HOLD, values![id.0.to_be_bytes(), tenant.0]),
             Self::HoldByRequest { tenant, user, digest } => {
-                sqlx::query(HOLD_BY_REQUEST).bind(tenant.0).bind(user.shared()).bind(stored_digest(*digest))
+                (HOLD_BY_REQUEST, values![tenant.0, user.shared(), stored_digest(*digest)])
             }
             Self::Doubtful { tenant, user, after, before, limit } => {
                 let text = if user.is_some() { DOUBTFUL_OF_USER } else { DOUBTFUL };
-                let query = sqlx::query(text).bind(tenant.0).bind(after.since.0).bind(before.0);
-                let query = query.bind(after.hold.0.to_be_bytes().to_vec()).bind(*limit);
-                match user {
-                    Some(user) => query.bind(user.shared()),
-                    None => query,
-                }
+                let hold = after.hold.0.to_be_bytes();
+                let mut values = values![tenant.0, after.since.0, before.0, hold, *limit];
+                values.extend(user.as_ref().map(|user| user.shared().bind()));
+                (text, values)
             }
-            Self::Usage { tenant, from, to } => sqlx::query(USAGE).bind(tenant.0).bind(*from).bind(*to),
-            Self::History { tenant, query } => return history::rows(connection, *tenant, query).await,
-        };
-        query.fetch_all(connection).await
+            Self::Usage { tenant, from, to } => (USAGE, values![tenant.0, *from, *to]),
+            Self::History { tenant, query } => (C::HISTORY, history::parameters(*tenant, query)),
+        }
     }
 }
 
@@ -65,30 +66,21 @@ impl Query {
 macro_rules! account_parts {
     ($holds:literal) => {
         concat!(
-            "SELECT 0, state, NULL, NULL FROM accounts WHERE tenant = $1 AND scope = $2 AND owner = $3
-             UNION ALL SELECT 1, body, NULL, NULL FROM holds WHERE tenant = $1 AND finished_at IS NULL",
+            "SELECT 0, state, CAST(NULL AS bigint), CAST(NULL AS bigint) FROM accounts
+             WHERE tenant = $1 AND scope = $2 AND owner = $3
+             UNION ALL SELECT 1, body, CAST(NULL AS bigint), CAST(NULL AS bigint) FROM holds
+             WHERE tenant = $1 AND finished_at IS NULL",
             $holds
         )
     };
 }
 
-/// Whatever ended since then is young, or ended late.
-pub(super) const USER_ACCOUNT: &str = concat!(
-    account_parts!(" AND user_id = $3"),
-    " UNION ALL SELECT 2, id, request, finished_at FROM holds INDEXED BY holds_by_user
-      WHERE tenant = $1 AND user_id = $3 AND id >= unhex(printf('%012X', max($4 - 120000, 0)))
-      AND request IS NOT NULL AND finished_at >= $4
-      UNION ALL SELECT 2, id, request, finished_at FROM holds INDEXED BY holds_ended_late
-      WHERE tenant = $1 AND user_id = $3 AND id < unhex(printf('%012X', max($4 - 120000, 0)))
-      AND request IS NOT NULL AND finished_at >= $4 AND ",
-    ended_late!()
-);
-pub(super) const ORG_ACCOUNT: &str = account_parts!(" AND org = $3");
+pub const ORG_ACCOUNT: &str = account_parts!(" AND org = $3");
 /// A tenant's and a pool's unfinished holds are nearly all that there are.
-pub(super) const WIDE_ACCOUNT: &str = account_parts!("");
+pub const WIDE_ACCOUNT: &str = account_parts!("");
 
 /// Puts an account together from its parts.
-pub(super) fn stored_account(key: &AccountKey, rows: Vec<SqliteRow>) -> Result<StoredAccount, LedgerError> {
+pub fn stored_account<R: Columns>(key: &AccountKey, rows: Vec<R>) -> Result<StoredAccount, LedgerError> {
     let mut stored = StoredAccount::default();
     for row in rows {
         match get::<i64>(&row, 0)? {
@@ -124,33 +116,30 @@ fn touches(hold: &Hold, key: &AccountKey) -> bool {
     is_owner && hold.receipts.iter().any(|receipt| receipt.scope == key.scope)
 }
 
-pub(super) const HOLD: &str = "SELECT body FROM holds WHERE id = $1 AND tenant = $2";
+pub const HOLD: &str = "SELECT body FROM holds WHERE id = $1 AND tenant = $2";
 
 /// The index alone finds the digest among the user's holds.
-pub(super) const HOLD_BY_REQUEST: &str =
+pub const HOLD_BY_REQUEST: &str =
     "SELECT body FROM holds INDEXED BY holds_by_user WHERE tenant = $1 AND user_id = $2 AND request = $3";
 
 /// The newest of the holds whose request id is the one asked for and not just
 /// one of the same digest.
-pub(super) fn newest_of_request(
-    rows: Vec<SqliteRow>,
-    request: &RequestId,
-) -> Result<Option<Hold>, LedgerError> {
+pub fn newest_of_request<R: Columns>(rows: Vec<R>, request: &RequestId) -> Result<Option<Hold>, LedgerError> {
     let holds =
         holds(rows)?.into_iter().filter(|hold| hold.request.as_ref().is_some_and(|mark| mark.id == *request));
     Ok(holds.max_by_key(|hold| (hold.created_at, hold.id)))
 }
 
-pub(super) fn holds(rows: Vec<SqliteRow>) -> Result<Vec<Hold>, LedgerError> {
+pub fn holds<R: Columns>(rows: Vec<R>) -> Result<Vec<Hold>, LedgerError> {
     rows.iter().map(|row| unpack_hold(get(row, 0)?)).collect()
 }
 
-pub(super) const USAGE: &str =
+pub const USAGE: &str =
     "SELECT day, user_id, org, plan, model, feature, requests, input_tokens, output_tokens, total_tokens, credits
      FROM usage WHERE tenant = $1 AND day >= $2 AND day < $3
      ORDER BY day, user_id, model, org, plan, feature";
 
-pub(super) fn usage_row(row: &SqliteRow) -> Result<UsageRow, LedgerError> {
+pub fn usage_row(row: &impl Columns) -> Result<UsageRow, LedgerError> {
     // Below zero only between a correction and what it corrects.
     let amount = |at: usize| get::<i64>(row, at).map(|sum| sum.max(0).cast_unsigned());
     let or_none = |at: usize| get::<&str>(row, at).map(|text| Some(text).filter(|text| !text.is_empty()));
@@ -171,20 +160,12 @@ pub(super) fn usage_row(row: &SqliteRow) -> Result<UsageRow, LedgerError> {
     })
 }
 
-/// A column's value, or what is wrong with it.
-pub(super) fn get<'r, T>(row: &'r SqliteRow, at: usize) -> Result<T, LedgerError>
-where
-    T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
-{
-    row.try_get(at).map_err(|error| LedgerError::Corrupt(error.to_string()))
-}
-
 /// An identifier as stored: it was valid when it was written.
-pub(super) fn named<T>(parsed: Result<T, InvalidId>) -> Result<T, LedgerError> {
+pub fn named<T>(parsed: Result<T, InvalidId>) -> Result<T, LedgerError> {
     parsed.map_err(unnamed)
 }
 
-pub(super) fn unnamed(error: InvalidId) -> LedgerError {
+pub fn unnamed(error: InvalidId) -> LedgerError {
     LedgerError::Corrupt(format!("a stored name {error}"))
 }
 
@@ -193,9 +174,7 @@ fn hold_id(bytes: &[u8]) -> Result<HoldId, LedgerError> {
     Ok(HoldId(u128::from_be_bytes(bytes)))
 }
 
-pub(super) async fn ever_taken(
-    connection: &mut SqliteConnection,
-    tenant: TenantRef,
-) -> sqlx::Result<Vec<SqliteRow>> {
-    sqlx::query("SELECT 1 FROM taken WHERE tenant = $1").bind(tenant.0).fetch_all(connection).await
+pub async fn ever_taken(connection: &mut impl Sql, tenant: TenantRef) -> Result<bool, Failure> {
+    let rows = connection.rows("SELECT tenant FROM taken WHERE tenant = $1", values![tenant.0]).await?;
+    Ok(!rows.is_empty())
 }

@@ -6,12 +6,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use sqlx::Row;
-use sqlx::sqlite::{SqliteConnection, SqliteRow};
-
-use super::error::Failure;
-use super::read::get;
-use super::statement::ManyRows;
+use super::Kind::{Bytes, Int, Text};
+use super::{Columns, Failure, ManyRows, Sql, each, get, values};
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::UserId;
 use crate::ledger::tallies::{OTHER, Recent, THEIRS_MAX};
@@ -20,44 +16,25 @@ use crate::ledger::{Comparison, LedgerError, RefusalCount, RefusedCall, Tally};
 /// Counters taken out in one transaction.
 const PRUNED_AT_ONCE: u32 = 1_000;
 
-/// Sums end where JSON's whole numbers do.
-macro_rules! add_up {
-    ($keys:literal, $table:literal, $column:literal) => {
-        concat!(
-            "ON CONFLICT (",
-            $keys,
-            ") DO UPDATE SET ",
-            $column,
-            " = min(9007199254740991, ",
-            $table,
-            ".",
-            $column,
-            " + excluded.",
-            $column,
-            ")"
-        )
-    };
-}
-
-static REFUSALS: ManyRows = ManyRows::new(
-    "INSERT INTO refusals (tenant, day, user_id, code, count)",
-    5,
-    1,
-    add_up!("tenant, day, user_id, code", "refusals", "count"),
+pub static REFUSALS: ManyRows = ManyRows::new(
+    "refusals",
+    &[("tenant", Int), ("day", Int), ("user_id", Text), ("code", Text), ("count", Int)],
+    // Sums end where JSON's whole numbers do.
+    "ON CONFLICT (tenant, day, user_id, code)
+     DO UPDATE SET count = least(9007199254740991, refusals.count + excluded.count)",
 );
 
 static REFUSED: ManyRows = ManyRows::new(
-    "INSERT INTO refused (tenant, user_id, recent)",
-    3,
-    1,
+    "refused",
+    &[("tenant", Int), ("user_id", Text), ("recent", Bytes)],
     "ON CONFLICT (tenant, user_id) DO UPDATE SET recent = excluded.recent",
 );
 
 static COMPARISONS: ManyRows = ManyRows::new(
-    "INSERT INTO comparisons (tenant, day, ours, theirs, checks)",
-    5,
-    1,
-    add_up!("tenant, day, ours, theirs", "comparisons", "checks"),
+    "comparisons",
+    &[("tenant", Int), ("day", Int), ("ours", Text), ("theirs", Text), ("checks", Int)],
+    "ON CONFLICT (tenant, day, ours, theirs)
+     DO UPDATE SET checks = least(9007199254740991, comparisons.checks + excluded.checks)",
 );
 
 /// Both parts of a sum are within 2^53, so that it does not overflow before it
@@ -67,13 +44,13 @@ fn stored(count: u64) -> i64 {
 }
 
 /// Adds everything that was counted.
-pub(super) async fn add(connection: &mut SqliteConnection, tally: &Tally) -> Result<(), Failure> {
+pub async fn add(connection: &mut impl Sql, tally: &Tally) -> Result<(), Failure> {
     add_counts(connection, tally).await?;
     add_recent(connection, tally).await?;
     add_comparisons(connection, tally).await
 }
 
-async fn add_counts(connection: &mut SqliteConnection, tally: &Tally) -> Result<(), Failure> {
+async fn add_counts(connection: &mut impl Sql, tally: &Tally) -> Result<(), Failure> {
     let mut counts: BTreeMap<(u32, i32, Arc<str>, &str), u64> = BTreeMap::new();
     for refused in &tally.refused {
         let user = refused.user.as_ref().map(UserId::shared).unwrap_or_default();
@@ -83,19 +60,13 @@ async fn add_counts(connection: &mut SqliteConnection, tally: &Tally) -> Result<
             *count = count.saturating_add(counted.count);
         }
     }
-    let write = REFUSALS.write(connection, counts.iter(), |query, ((tenant, day, user, code), count)| {
-        let query = query.bind(*tenant).bind(*day).bind(Arc::clone(user));
-        query.bind((*code).to_owned()).bind(stored(*count))
-    });
-    Ok(write.await?)
+    let values = counts
+        .into_iter()
+        .flat_map(|((tenant, day, user, code), count)| values![tenant, day, user, code, stored(count)]);
+    Ok(connection.write_rows(&REFUSALS, values.collect()).await?)
 }
 
-/// Of users whose last refusals are on record, and who have new ones.
-const RECENT_OF_MANY: &str = "SELECT kept.tenant, kept.user_id, kept.recent FROM json_each($1) AS asked
-     CROSS JOIN refused AS kept ON kept.tenant = json_extract(asked.value, '$[0]')
-     AND kept.user_id = json_extract(asked.value, '$[1]')";
-
-async fn add_recent(connection: &mut SqliteConnection, tally: &Tally) -> Result<(), Failure> {
+async fn add_recent<C: Sql>(connection: &mut C, tally: &Tally) -> Result<(), Failure> {
     let mut newer: BTreeMap<(u32, Arc<str>), Vec<RefusedCall>> = BTreeMap::new();
     for refused in &tally.refused {
         if let Some(user) = refused.user.as_ref().filter(|_| !refused.recent.is_empty()) {
@@ -108,27 +79,24 @@ async fn add_recent(connection: &mut SqliteConnection, tally: &Tally) -> Result<
     }
     let asked: Vec<(u32, &str)> = newer.keys().map(|(tenant, user)| (*tenant, &**user)).collect();
     let asked = serde_json::json!(asked).to_string();
-    let rows = sqlx::query(RECENT_OF_MANY).bind(asked).fetch_all(&mut *connection).await?;
+    let rows = connection.rows(C::RECENT_OF_MANY, values![asked]).await?;
     let mut kept: HashMap<(u32, Arc<str>), Recent> = HashMap::with_capacity(rows.len());
     for row in rows {
         let user: &str = get(&row, 1)?;
         kept.insert((get(&row, 0)?, user.into()), Recent::decode(get(&row, 2)?)?);
     }
-    let mut packed = Vec::with_capacity(newer.len());
+    let mut packed = Vec::with_capacity(3 * newer.len());
     for (key, calls) in newer {
         let recent = kept.remove(&key).unwrap_or_default().with(&calls);
-        packed.push((key, recent.encode()?));
+        packed.extend(values![key.0, key.1, recent.encode()?]);
     }
-    let write = REFUSED.write(connection, packed.into_iter(), |query, ((tenant, user), recent)| {
-        query.bind(tenant).bind(user).bind(recent)
-    });
-    Ok(write.await?)
+    Ok(connection.write_rows(&REFUSED, packed).await?)
 }
 
 const THEIRS: &str = "SELECT DISTINCT theirs FROM comparisons WHERE tenant = $1 AND day = $2";
 
 /// However many words another limiter has, a day has a bounded number of rows.
-async fn add_comparisons(connection: &mut SqliteConnection, tally: &Tally) -> Result<(), Failure> {
+async fn add_comparisons(connection: &mut impl Sql, tally: &Tally) -> Result<(), Failure> {
     let mut words: HashMap<(u32, i32), HashSet<Arc<str>>> = HashMap::new();
     let mut checks: BTreeMap<(u32, i32, &str, Arc<str>), u64> = BTreeMap::new();
     for (tenant, compared) in &tally.compared {
@@ -136,9 +104,9 @@ async fn add_comparisons(connection: &mut SqliteConnection, tally: &Tally) -> Re
         let known = match words.entry(day) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => {
-                let query = sqlx::query_scalar(THEIRS).bind(day.0).bind(day.1);
-                let known: Vec<String> = query.fetch_all(&mut *connection).await?;
-                place.insert(known.into_iter().map(Arc::from).collect())
+                let rows = connection.rows(THEIRS, values![day.0, day.1]).await?;
+                let known = rows.iter().map(|row| get::<&str>(row, 0).map(Arc::from));
+                place.insert(known.collect::<Result<_, _>>()?)
             }
         };
         let mut theirs = Arc::clone(&compared.theirs);
@@ -151,47 +119,47 @@ async fn add_comparisons(connection: &mut SqliteConnection, tally: &Tally) -> Re
         let sum = checks.entry((day.0, day.1, &*compared.ours, theirs)).or_default();
         *sum = sum.saturating_add(compared.checks);
     }
-    let write =
-        COMPARISONS.write(connection, checks.iter(), |query, ((tenant, day, ours, theirs), checks)| {
-            let query = query.bind(*tenant).bind(*day).bind((*ours).to_owned());
-            query.bind(Arc::clone(theirs)).bind(stored(*checks))
-        });
-    Ok(write.await?)
+    let values = checks
+        .into_iter()
+        .flat_map(|((tenant, day, ours, theirs), checks)| values![tenant, day, ours, theirs, stored(checks)]);
+    Ok(connection.write_rows(&COMPARISONS, values.collect()).await?)
 }
 
 /// Day by day, since a day's users may be many and this one has few days.
-pub(super) const REFUSALS_OF_USER: &str =
+pub const REFUSALS_OF_USER: &str =
     "WITH RECURSIVE days (day) AS (SELECT $3 WHERE $3 < $4 UNION ALL SELECT day + 1 FROM days WHERE day + 1 < $4)
-     SELECT refusals.day, code, count FROM days CROSS JOIN refusals ON tenant = $1 AND refusals.day = days.day
+     SELECT refusals.day, code, count FROM days CROSS JOIN refusals WHERE tenant = $1 AND refusals.day = days.day
      AND user_id = $2 ORDER BY refusals.day DESC, code";
 
-pub(super) async fn refusals_of(
-    connection: &mut SqliteConnection,
+pub async fn refusals_of(
+    connection: &mut impl Sql,
     tenant: TenantRef,
     user: UserId,
     days: Range<i32>,
-) -> sqlx::Result<Vec<SqliteRow>> {
-    let query = sqlx::query(REFUSALS_OF_USER).bind(tenant.0).bind(user.shared());
-    query.bind(days.start).bind(days.end).fetch_all(connection).await
+) -> Result<Vec<RefusalCount>, Failure> {
+    each(
+        &connection.rows(REFUSALS_OF_USER, values![tenant.0, user.shared(), days.start, days.end]).await?,
+        refusal_count,
+    )
 }
 
-pub(super) fn refusal_count(row: &SqliteRow) -> Result<RefusalCount, LedgerError> {
+pub fn refusal_count(row: &impl Columns) -> Result<RefusalCount, LedgerError> {
     let code: String = get(row, 1)?;
     Ok(RefusalCount { day: get(row, 0)?, code: code.into(), count: get::<i64>(row, 2)?.cast_unsigned() })
 }
 
-pub(super) const COMPARED: &str = "SELECT day, ours, theirs, checks FROM comparisons
+pub const COMPARED: &str = "SELECT day, ours, theirs, checks FROM comparisons
      WHERE tenant = $1 AND day >= $2 AND day < $3 ORDER BY day, ours, theirs";
 
-pub(super) async fn comparisons(
-    connection: &mut SqliteConnection,
+pub async fn comparisons(
+    connection: &mut impl Sql,
     tenant: TenantRef,
     days: Range<i32>,
-) -> sqlx::Result<Vec<SqliteRow>> {
-    sqlx::query(COMPARED).bind(tenant.0).bind(days.start).bind(days.end).fetch_all(connection).await
+) -> Result<Vec<Comparison>, Failure> {
+    each(&connection.rows(COMPARED, values![tenant.0, days.start, days.end]).await?, comparison)
 }
 
-pub(super) fn comparison(row: &SqliteRow) -> Result<Comparison, LedgerError> {
+pub fn comparison(row: &impl Columns) -> Result<Comparison, LedgerError> {
     let ours: String = get(row, 1)?;
     Ok(Comparison {
         day: get(row, 0)?,
@@ -201,31 +169,24 @@ pub(super) fn comparison(row: &SqliteRow) -> Result<Comparison, LedgerError> {
     })
 }
 
-pub(super) const PRUNE_REFUSALS: &str =
+pub const PRUNE_REFUSALS: &str =
     "DELETE FROM refusals WHERE (tenant, day, user_id, code) IN (SELECT tenant, day, user_id, code
      FROM refusals WHERE tenant = $1 AND day < $2 LIMIT $3)";
-pub(super) const PRUNE_COMPARISONS: &str = "DELETE FROM comparisons WHERE (tenant, day, ours, theirs) IN
+pub const PRUNE_COMPARISONS: &str = "DELETE FROM comparisons WHERE (tenant, day, ours, theirs) IN
      (SELECT tenant, day, ours, theirs FROM comparisons WHERE tenant = $1 AND day < $2 LIMIT $3)";
 
 /// Takes counters of days before `day` out, a bounded number of them. `false`:
 /// there are no more.
-pub(super) async fn prune(
-    connection: &mut SqliteConnection,
-    tenant: TenantRef,
-    day: i32,
-) -> Result<bool, Failure> {
+pub async fn prune(connection: &mut impl Sql, tenant: TenantRef, day: i32) -> Result<bool, Failure> {
     let mut pruned = 0;
     for text in [PRUNE_REFUSALS, PRUNE_COMPARISONS] {
-        let query = sqlx::query(text).bind(tenant.0).bind(day).bind(PRUNED_AT_ONCE);
-        let gone = query.execute(&mut *connection).await?.rows_affected();
+        let gone = connection.execute(text, values![tenant.0, day, PRUNED_AT_ONCE]).await?;
         pruned = gone.max(pruned);
     }
     Ok(pruned >= u64::from(PRUNED_AT_ONCE))
 }
 
 /// A user's last refusals, as the column that holds them.
-pub(super) fn recent(row: &SqliteRow, at: usize) -> Result<Vec<(u64, RefusedCall)>, LedgerError> {
-    row.try_get::<Option<&[u8]>, _>(at)
-        .map_err(|error| LedgerError::Corrupt(error.to_string()))?
-        .map_or(Ok(Vec::new()), |bytes| Ok(Recent::decode(bytes)?.calls()))
+pub fn recent(row: &impl Columns, at: usize) -> Result<Vec<(u64, RefusedCall)>, LedgerError> {
+    get::<Option<&[u8]>>(row, at)?.map_or(Ok(Vec::new()), |bytes| Ok(Recent::decode(bytes)?.calls()))
 }

@@ -14,13 +14,13 @@ use crate::ledger::{Change, LedgerError, UsageDelta};
 
 /// Sums of usage stay within +- this: exact in JSON, and two of them always
 /// add without overflow.
-pub(super) const TOTAL_MAX: i64 = MAX_AMOUNT as i64;
+pub const TOTAL_MAX: i64 = MAX_AMOUNT as i64;
 
 /// What some changes come to, by the keys of their tables. The maps are
 /// ordered so that neighbours in the file are written together.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Batch {
-    pub holds: BTreeMap<[u8; 16], HoldRow>,
+pub struct Batch {
+    pub holds: BTreeMap<[u8; 16], Arc<HoldRow>>,
     pub accounts: BTreeMap<AccountRow, Blob>,
     pub usage: BTreeMap<UsageKey, Totals>,
     /// Users who come on record with their first hold. They are not journaled
@@ -34,16 +34,16 @@ pub(super) struct Batch {
 }
 
 /// By tenant and id.
-pub(super) type NewUsers = BTreeMap<(u32, Arc<str>), NewUser>;
+pub type NewUsers = BTreeMap<(u32, Arc<str>), NewUser>;
 
 #[derive(Debug)]
-pub(super) struct NewUser {
+pub struct NewUser {
     pub plan: Arc<str>,
     pub since: i64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct HoldRow {
+pub struct HoldRow {
     pub tenant: u32,
     pub user: Arc<str>,
     pub org: Option<Arc<str>>,
@@ -54,7 +54,7 @@ pub(super) struct HoldRow {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub(super) struct AccountRow {
+pub struct AccountRow {
     pub tenant: u32,
     pub scope: u8,
     pub owner: Arc<str>,
@@ -62,7 +62,7 @@ pub(super) struct AccountRow {
 
 /// The group a sum belongs to; an absent name is the empty text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(super) struct UsageKey {
+pub struct UsageKey {
     pub tenant: u32,
     pub day: i32,
     pub user: Arc<str>,
@@ -74,7 +74,7 @@ pub(super) struct UsageKey {
 
 /// Requests, input, output, total tokens, credits.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Totals(pub [i64; 5]);
+pub struct Totals(pub [i64; 5]);
 
 const FORMAT: u8 = 1;
 
@@ -130,7 +130,7 @@ impl Batch {
             }
         }
         for (id, hold) in last {
-            batch.holds.insert(id.0.to_be_bytes(), HoldRow::of(hold)?);
+            batch.holds.insert(id.0.to_be_bytes(), Arc::new(HoldRow::of(hold)?));
         }
         Ok(batch)
     }
@@ -186,14 +186,14 @@ impl Totals {
     }
 }
 
-/// SQLite has no unsigned numbers: the same 64 bits, signed.
-pub(super) fn stored_digest(digest: u64) -> i64 {
+/// The back ends have no unsigned numbers: the same 64 bits, signed.
+pub fn stored_digest(digest: u64) -> i64 {
     digest.cast_signed()
 }
 
 /// Bytes, shared; packed as a whole instead of one by one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Blob(pub Arc<[u8]>);
+pub struct Blob(pub Arc<[u8]>);
 
 impl Serialize for Blob {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -1,4 +1,4 @@
-//! Suspending and deleting tenants, and removing what deleted ones left.
+//! Removing what deleted tenants left.
 //!
 //! Every table with a column `tenant` is purged, the audit excepted: a table
 //! that is added later is so, too, without being named here.
@@ -7,73 +7,8 @@ use sqlx::AssertSqlSafe;
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::audit::{self, AuditRow};
-use super::error::Failure;
-use super::read::get;
 use crate::domain::charge::TenantRef;
-use crate::domain::time::Millis;
-use crate::ledger::{LedgerError, Written};
-
-/// Id and suspension; `Conflict`: there is no such tenant (any more).
-async fn find(connection: &mut SqliteConnection, tenant: TenantRef) -> Result<(String, bool), Failure> {
-    let query = sqlx::query_as("SELECT id, suspended FROM tenants WHERE number = $1").bind(tenant.0);
-    let found = query.fetch_optional(connection).await?;
-    found.ok_or_else(|| LedgerError::Conflict.into())
-}
-
-pub(super) async fn suspend(
-    connection: &mut SqliteConnection,
-    tenant: TenantRef,
-    suspended: bool,
-    written: &Written,
-) -> Result<(), Failure> {
-    let (id, before) = find(&mut *connection, tenant).await?;
-    if before == suspended {
-        return Ok(());
-    }
-    let query = sqlx::query("UPDATE tenants SET suspended = $2 WHERE number = $1");
-    query.bind(tenant.0).bind(suspended).execute(&mut *connection).await?;
-    let shown = |suspended: bool| Some(serde_json::json!({ "suspended": suspended }).to_string());
-    let row = AuditRow {
-        tenant: tenant.0,
-        action: if suspended { "tenant.suspend" } else { "tenant.resume" },
-        target: &id,
-        old: shown(before),
-        new: shown(suspended),
-        written,
-    };
-    Ok(audit::add(connection, row).await?)
-}
-
-/// From now on its id is free, and nothing of it comes into the tables.
-pub(super) async fn delete(
-    connection: &mut SqliteConnection,
-    tenant: TenantRef,
-    written: &Written,
-) -> Result<(), Failure> {
-    let (id, _) = find(&mut *connection, tenant).await?;
-    sqlx::query("DELETE FROM tenants WHERE number = $1").bind(tenant.0).execute(&mut *connection).await?;
-    let query = sqlx::query("INSERT INTO deleted_tenants (number, deleted_at) VALUES ($1, $2)");
-    query.bind(tenant.0).bind(written.at.0).execute(&mut *connection).await?;
-    let row =
-        AuditRow { tenant: tenant.0, action: "tenant.delete", target: &id, old: None, new: None, written };
-    Ok(audit::add(connection, row).await?)
-}
-
-pub(super) async fn deleted(connection: &mut SqliteConnection) -> sqlx::Result<Vec<SqliteRow>> {
-    let text = "SELECT number, deleted_at FROM deleted_tenants WHERE NOT purged ORDER BY number";
-    sqlx::query(text).fetch_all(connection).await
-}
-
-pub(super) fn read_deleted(row: &SqliteRow) -> Result<(TenantRef, Millis), LedgerError> {
-    Ok((TenantRef(get(row, 0)?), Millis(get(row, 1)?)))
-}
-
-pub(super) async fn end(connection: &mut SqliteConnection, tenant: TenantRef) -> Result<(), Failure> {
-    let query = sqlx::query("UPDATE deleted_tenants SET purged = 1 WHERE number = $1").bind(tenant.0);
-    query.execute(connection).await?;
-    Ok(())
-}
+use crate::ledger::sql::Failure;
 
 /// Removes the next portion. `false`: there was nothing to remove.
 pub(super) async fn purge(
@@ -115,7 +50,7 @@ async fn purge_holds(
     let query = sqlx::query("DELETE FROM holds WHERE rowid > $1 AND rowid <= $2 AND tenant = $3");
     query.bind(done).bind(to).bind(tenant.0).execute(&mut *connection).await?;
     let query = sqlx::query("UPDATE deleted_tenants SET holds_done = $2 WHERE number = $1");
-    query.bind(tenant.0).bind(to).execute(connection).await?;
+    query.bind(tenant.0).bind(to).execute(&mut *connection).await?;
     Ok(true)
 }
 
@@ -134,7 +69,7 @@ pub(super) async fn tables(connection: &mut SqliteConnection) -> sqlx::Result<Ve
                 WHERE type = 'table' AND name NOT IN ('audit', 'holds')
                     AND EXISTS (SELECT 1 FROM pragma_table_info(this.name) WHERE name = 'tenant')
                 ORDER BY name";
-    let rows = sqlx::query(text).fetch_all(connection).await?;
+    let rows = sqlx::query(text).fetch_all(&mut *connection).await?;
     let table = |row: &SqliteRow| -> sqlx::Result<Table> {
         let (without_rowid, key): (bool, Option<String>) = (row.try_get(1)?, row.try_get(2)?);
         Ok(Table { name: row.try_get(0)?, key: key.filter(|_| without_rowid) })

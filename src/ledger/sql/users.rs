@@ -1,11 +1,9 @@
 //! Users on record.
 
-use sqlx::sqlite::{SqliteConnection, SqliteRow};
-
 use super::audit::{self, AuditRow};
-use super::error::Failure;
-use super::read::{get, named, unnamed};
+use super::read::{named, unnamed};
 use super::records::refuse_deleted;
+use super::{Columns, Failure, Sql, each, get, values};
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::{Name, UserId};
 use crate::domain::time::Millis;
@@ -26,70 +24,78 @@ macro_rules! select_users {
 }
 
 /// Each page reads one index from `after` on. Without statistics SQLite would
-/// read all users of a tenant for the few of a plan. `instr` finds exact bytes.
+/// read all users of a tenant for the few of a plan. `replace` finds exact
+/// bytes, on every back end.
 macro_rules! page_of_users {
     ($from:literal, $which:literal) => {
         select_users!(
             $from,
-            "id > $2 AND erased = 0 AND ($3 IS NULL OR instr(id, $3) > 0)" $which " ORDER BY id LIMIT $6"
+            "id > $2 AND erased = 0 AND ($3 IS NULL OR replace(id, $3, '') <> id)" $which " ORDER BY id LIMIT $6"
         )
     };
 }
 
-pub(super) const USER: &str = select_users!("users", "id = $2");
-pub(super) const ALL: &str = page_of_users!("users", "");
-pub(super) const OF_PLAN: &str = page_of_users!("users INDEXED BY users_by_plan", " AND plan = $4");
-pub(super) const OF_ORG: &str =
+pub const USER: &str = select_users!("users", "id = $2");
+pub const ALL: &str = page_of_users!("users", "");
+pub const OF_PLAN: &str = page_of_users!("users INDEXED BY users_by_plan", " AND plan = $4");
+pub const OF_ORG: &str =
     page_of_users!("users INDEXED BY users_by_org", " AND org = $5 AND ($4 IS NULL OR plan = $4)");
 
-pub(super) const TO_MOVE: &str =
+pub const TO_MOVE: &str =
     select_users!("users INDEXED BY users_by_change", "changes_at <= $2 ORDER BY changes_at LIMIT $3");
 
-pub(super) const ERASED_DUE: &str =
+pub const ERASED_DUE: &str =
     select_users!("users INDEXED BY users_erased", "erased = 1 AND look_at <= $2 ORDER BY look_at LIMIT $3");
 
-pub(super) async fn erased_due(
-    connection: &mut SqliteConnection,
+pub async fn erased_due(
+    connection: &mut impl Sql,
     tenant: TenantRef,
     now: Millis,
     limit: u32,
-) -> sqlx::Result<Vec<SqliteRow>> {
-    sqlx::query(ERASED_DUE).bind(tenant.0).bind(now.0).bind(limit).fetch_all(connection).await
+) -> Result<Vec<User>, Failure> {
+    each(&connection.rows(ERASED_DUE, values![tenant.0, now.0, limit]).await?, read)
 }
 
-pub(super) async fn to_move(
-    connection: &mut SqliteConnection,
+pub async fn to_move(
+    connection: &mut impl Sql,
     tenant: TenantRef,
     now: Millis,
     limit: u32,
-) -> sqlx::Result<Vec<SqliteRow>> {
-    sqlx::query(TO_MOVE).bind(tenant.0).bind(now.0).bind(limit).fetch_all(connection).await
+) -> Result<Vec<User>, Failure> {
+    each(&connection.rows(TO_MOVE, values![tenant.0, now.0, limit]).await?, read)
 }
 
-pub(super) async fn user(
-    connection: &mut SqliteConnection,
+pub async fn user(
+    connection: &mut impl Sql,
     tenant: TenantRef,
     id: &UserId,
-) -> sqlx::Result<Vec<SqliteRow>> {
-    sqlx::query(USER).bind(tenant.0).bind(id.shared()).fetch_all(connection).await
+) -> Result<Option<User>, Failure> {
+    let rows = connection.rows(USER, values![tenant.0, id.shared()]).await?;
+    Ok(rows.first().map(read).transpose()?)
 }
 
-pub(super) async fn page(
-    connection: &mut SqliteConnection,
+pub async fn page(
+    connection: &mut impl Sql,
     tenant: TenantRef,
     query: UserQuery,
-) -> sqlx::Result<Vec<SqliteRow>> {
+) -> Result<Vec<User>, Failure> {
     let text = match (&query.plan, &query.org) {
         (_, Some(_)) => OF_ORG,
         (Some(_), None) => OF_PLAN,
         (None, None) => ALL,
     };
-    let rows = sqlx::query(text).bind(tenant.0).bind(query.after.unwrap_or_default()).bind(query.contains);
-    let rows = rows.bind(query.plan.map(|plan| plan.shared())).bind(query.org.map(|org| org.shared()));
-    rows.bind(query.limit).fetch_all(connection).await
+    let values = values![
+        tenant.0,
+        query.after.unwrap_or_default(),
+        query.contains.filter(|part| !part.is_empty()),
+        query.plan.map(|plan| plan.shared()),
+        query.org.map(|org| org.shared()),
+        query.limit
+    ];
+    each(&connection.rows(text, values).await?, read)
 }
 
-pub(super) fn read(row: &SqliteRow) -> Result<User, LedgerError> {
+pub fn read(row: &impl Columns) -> Result<User, LedgerError> {
     let signals: Option<&str> = get(row, 9)?;
     let signals = signals.map(serde_json::from_str::<Signals>).transpose();
     Ok(User {
@@ -114,14 +120,14 @@ pub(super) fn read(row: &SqliteRow) -> Result<User, LedgerError> {
 
 /// Inserts or replaces a user and writes the audit row. `Conflict`: the stored
 /// version is not the one before.
-pub(super) async fn put(
-    connection: &mut SqliteConnection,
+pub async fn put(
+    connection: &mut impl Sql,
     tenant: TenantRef,
     user: &User,
     written: &Written,
 ) -> Result<(), Failure> {
-    refuse_deleted(&mut *connection, tenant.0).await?;
-    let rows = self::user(connection, tenant, &user.id).await?;
+    refuse_deleted(connection, tenant.0).await?;
+    let rows = connection.rows_to_change(USER, values![tenant.0, user.id.shared()]).await?;
     let old = rows.first().map(read).transpose()?;
     let version = old.as_ref().map_or(0, |old| old.version);
     if version.checked_add(1) != Some(user.version) {
@@ -135,12 +141,12 @@ pub(super) async fn put(
         new: Some(audited_user(user).to_string()),
         written,
     };
-    store(connection, tenant, user, old.as_ref()).await?;
-    Ok(audit::add(connection, row).await?)
+    audit::add(connection, row).await?;
+    store(connection, tenant, user, old.as_ref()).await
 }
 
 async fn store(
-    connection: &mut SqliteConnection,
+    connection: &mut impl Sql,
     tenant: TenantRef,
     user: &User,
     old: Option<&User>,
@@ -153,26 +159,42 @@ async fn store(
                     plan_sequence = excluded.plan_sequence, org = excluded.org, verified = excluded.verified,
                     suspended = excluded.suspended, zone = excluded.zone, anchor_day = excluded.anchor_day,
                     signals = excluded.signals, created_at = excluded.created_at, version = excluded.version,
-                    rights = excluded.rights, changes_at = excluded.changes_at, moved = excluded.moved";
-    let this = audit::this_revision(&mut *connection).await?;
+                    rights = excluded.rights, changes_at = excluded.changes_at, moved = excluded.moved
+                WHERE users.version = excluded.version - 1";
+    let this = audit::next_revision(connection).await?;
     let same = |old: &User| (&old.plan, old.plan_since) == (&user.plan, user.plan_since);
     let (born, moved) = revisions(this, old.map(|old| (old.born, old.moved, same(old))));
     let signals = user.signals.as_ref().map(|signals| serde_json::json!(signals).to_string());
     let rights = user.rights.as_deref();
-    let query = sqlx::query(text).bind(tenant.0).bind(user.id.shared()).bind(user.plan.shared());
-    let query = query.bind(user.plan_since.0).bind(user.plan_sequence.map(u64::cast_signed));
-    let query =
-        query.bind(user.org.as_ref().map(|org| org.shared())).bind(user.verified).bind(user.suspended);
-    let query = query.bind(user.zone.as_deref()).bind(user.anchor_day).bind(signals);
-    let query = query.bind(user.created_at.0).bind(user.version).bind(pack_rights(rights)?);
-    let query = query.bind(rights.and_then(|rights| rights.schedule.first()).map(|next| next.at.0));
-    query.bind(born.cast_signed()).bind(moved.cast_signed()).execute(connection).await?;
-    Ok(())
+    let values = values![
+        tenant.0,
+        user.id.shared(),
+        user.plan.shared(),
+        user.plan_since.0,
+        user.plan_sequence.map(u64::cast_signed),
+        user.org.as_ref().map(|org| org.shared()),
+        user.verified,
+        user.suspended,
+        user.zone.as_deref(),
+        user.anchor_day,
+        signals,
+        user.created_at.0,
+        user.version,
+        pack_rights(rights)?,
+        rights.and_then(|rights| rights.schedule.first()).map(|next| next.at.0),
+        born.cast_signed(),
+        moved.cast_signed()
+    ];
+    // Another one may have come between: then there is nothing to write over.
+    match connection.execute(text, values).await? {
+        0 => Err(LedgerError::Conflict.into()),
+        _ => Ok(()),
+    }
 }
 
 /// When a row came and when its plan last changed: now, unless it is the same.
 /// `old`: both as stored, and whether the plan is the one of before.
-pub(super) fn revisions(this: u64, old: Option<(u64, u64, bool)>) -> (u64, u64) {
+pub fn revisions(this: u64, old: Option<(u64, u64, bool)>) -> (u64, u64) {
     match old {
         None => (this, this),
         Some((born, moved, true)) => (born, moved),
