@@ -7,6 +7,7 @@ mod memory;
 mod moving;
 mod outbox;
 mod promises;
+pub mod redis;
 
 use std::sync::Arc;
 
