@@ -106,13 +106,13 @@ impl Service {
     async fn end_erasure(&self, tenant: &Tenant, erasure: &Erasure) -> Result<(), ServiceError> {
         let record = self.ledger.user(tenant.number, erasure.pseudonym.clone()).await?;
         if !record.is_some_and(|user| user.erased) {
-            return Ok(self.ledger.end_erasure(tenant.number, erasure.clone(), None).await?);
+            return Ok(self.registry.writer.end_erasure(tenant.number, erasure.clone(), None).await?);
         }
         self.move_account(tenant, &erasure.user, &erasure.pseudonym).await?;
         self.flush_tallies().await?;
         while self.ledger.rename_history(tenant.number, erasure.clone(), ROWS_AT_ONCE).await? {}
         let look_at = self.next_look(tenant, &erasure.pseudonym).await?;
-        self.ledger.end_erasure(tenant.number, erasure.clone(), look_at).await?;
+        self.registry.writer.end_erasure(tenant.number, erasure.clone(), look_at).await?;
         self.registry.forget_user(tenant.number, &erasure.user);
         self.registry.forget_user(tenant.number, &erasure.pseudonym);
         self.registry.watchers.user_changed(tenant.number, &erasure.user);
@@ -172,6 +172,8 @@ impl Service {
 
     /// An operation met an account that goes by another name: whose is it?
     pub(super) async fn look_again(&self, tenant: &Tenant, id: &UserId) -> Result<(), ServiceError> {
+        // Another node may have erased somebody for the first time.
+        self.registry.refresh().await?;
         let is_about = |erasure: &Erasure| erasure.user == *id || erasure.pseudonym == *id;
         let under_way = self.ledger.erasures(tenant.number).await?.into_iter().find(is_about);
         if let Some(erasure) = under_way {
@@ -252,7 +254,7 @@ impl Service {
         }
         let next = self.next_look(tenant, pseudonym).await?;
         if next.is_some_and(|at| at <= tenant.now()) && !user.suspended {
-            self.ledger.forget_erased(tenant.number, pseudonym.clone()).await?;
+            self.registry.writer.forget_erased(tenant.number, pseudonym.clone()).await?;
             self.registry.forget_user(tenant.number, pseudonym);
         } else {
             let next = next.filter(|_| !user.suspended);

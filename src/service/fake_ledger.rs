@@ -39,6 +39,12 @@ pub struct FakeStore {
     pub reads: AtomicU64,
     pub taken: AtomicBool,
     pub down: AtomicBool,
+    /// Records cannot be read, all else can.
+    pub records_down: AtomicBool,
+    /// Answers are made at once and arrive later.
+    pub slow: AtomicBool,
+    /// What was told up to this revision is not known any more.
+    pruned: AtomicU64,
 }
 
 impl Deref for FakeLedger {
@@ -70,7 +76,18 @@ impl FakeStore {
             true => Err(LedgerError::Unavailable("switched off".into())),
             false => act(),
         };
-        Box::pin(async { result })
+        let is_slow = self.slow.load(SeqCst);
+        Box::pin(async move {
+            if is_slow {
+                tokio::task::yield_now().await;
+            }
+            result
+        })
+    }
+
+    /// Forgets what was written until now.
+    pub fn prune_log(&self) {
+        self.pruned.store(self.revision_now(), SeqCst);
     }
 
     fn newest(&self, tenant: Option<TenantRef>, kind: RecordKind, id: &str) -> u32 {
@@ -273,6 +290,9 @@ impl Ledger for FakeLedger {
                     .map(|(_, record)| record.clone())
                     .collect()
             };
+            if self.records_down.load(SeqCst) {
+                return Err(LedgerError::Unavailable("switched off".into()));
+            }
             let is_newest = |record: &Record| record.version == self.newest(tenant, record.kind, &record.id);
             Ok(all.into_iter().filter(|record| is_newest(record) && record.body.is_some()).collect())
         })
@@ -333,7 +353,9 @@ impl Ledger for FakeLedger {
             let told = (1..).zip(&*log).filter(|(at, _)| *at > revision).map(|(at, (origin, changed))| {
                 Told { revision: at, ours: *origin == self.origin, changed: changed.clone() }
             });
-            let told = (revision <= upto && upto - revision <= u64::from(limit)).then(|| told.collect());
+            let known = self.pruned.load(SeqCst)..=upto;
+            let is_whole = known.contains(&revision) && upto - revision <= u64::from(limit);
+            let told = is_whole.then(|| told.collect());
             Ok(Changes { upto, told })
         })
     }

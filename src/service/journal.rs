@@ -57,6 +57,7 @@ impl Service {
             Some(fence) => self.ledger.commit_fenced(changes, fence).await,
             None => self.ledger.commit(changes).await,
         };
+        self.admitted(&batch);
         match committed {
             Ok(()) => {
                 self.engine.committed(batch).await;
@@ -80,6 +81,15 @@ impl Service {
             }
         }
         Ok(())
+    }
+
+    /// Users who may have come on record with their first hold are unknown no
+    /// more.
+    fn admitted(&self, batch: &Batch) {
+        let holds = batch.changes.iter().filter_map(|change| change.hold.as_ref());
+        for hold in holds.filter(|hold| hold.admits_user) {
+            self.registry.forget_user(hold.tenant, &hold.user);
+        }
     }
 }
 

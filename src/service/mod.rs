@@ -20,6 +20,7 @@ mod fake_ledger;
 mod fake_signer;
 mod figures;
 mod finishing;
+mod following;
 pub mod history;
 pub mod identity;
 mod ingress;

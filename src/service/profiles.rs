@@ -1,7 +1,7 @@
 //! What a decision must know of a user and of an org, at hand.
 
-use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
 
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::{Name, UserId};
@@ -13,6 +13,7 @@ use super::Upcoming;
 use super::cache::Cache;
 use super::catalog::Tenant;
 use super::error::ServiceError;
+use super::following::POLL;
 use super::plans::{Arrival, Moment, Plan};
 use super::registry::Registry;
 use super::terms::{Grants, Holder};
@@ -23,6 +24,11 @@ const USERS_MAX: usize = 500_000;
 const USER_BYTES_MAX: usize = 256 << 20;
 const ORGS_MAX: usize = 100_000;
 const ORG_BYTES_MAX: usize = 64 << 20;
+/// Users kept in mind of whom nothing is on record.
+const UNKNOWN_MAX: usize = 65_536;
+const UNKNOWN_BYTES_MAX: usize = 16 << 20;
+/// For how long: as long as other changes take to arrive at most.
+const UNKNOWN_KEPT: Duration = POLL;
 
 static UNKNOWN: LazyLock<Arc<Profile>> = LazyLock::new(Arc::default);
 static UNKNOWN_ORG: LazyLock<Arc<OrgProfile>> = LazyLock::new(Arc::default);
@@ -247,8 +253,8 @@ fn weight_of(rights: &Rights, grants: &Grants) -> usize {
 }
 
 pub(super) struct Cached<T> {
-    /// Read before this many times others wrote.
-    epoch: u64,
+    /// Read before this many times others wrote: see [`Epochs`](super::following::Epochs).
+    epoch: u32,
     profile: Arc<T>,
 }
 
@@ -260,6 +266,28 @@ impl<T> Clone for Cached<T> {
 
 pub(super) type UserCache = Cache<(TenantRef, UserId), Cached<Profile>>;
 pub(super) type OrgCache = Cache<(TenantRef, Name), Cached<OrgProfile>>;
+
+/// Users whom the ledger did not know of late, so that nobody who calls under
+/// such names keeps it busy.
+pub(super) type UnknownUsers = Cache<(TenantRef, UserId), Unknown>;
+
+#[derive(Clone, Copy)]
+pub(super) struct Unknown {
+    epoch: u32,
+    since: Instant,
+}
+
+impl Unknown {
+    /// Nobody tells of users who come on record with a hold: after a moment
+    /// they are looked for again.
+    fn is_good(self, epoch: u32, now: Instant) -> bool {
+        self.epoch == epoch && now.saturating_duration_since(self.since) < UNKNOWN_KEPT
+    }
+}
+
+pub(super) fn unknown_users() -> UnknownUsers {
+    Cache::new(UNKNOWN_MAX, UNKNOWN_BYTES_MAX)
+}
 
 pub(super) fn user_cache() -> UserCache {
     Cache::new(USERS_MAX, USER_BYTES_MAX)
@@ -273,33 +301,53 @@ impl Registry {
     /// What is known of a user; reading creates nothing.
     pub async fn profile(&self, tenant: &Tenant, id: &UserId) -> Result<Arc<Profile>, ServiceError> {
         let asked = (tenant.number, id);
-        let epoch = self.users_epoch.load(SeqCst);
+        let epoch = self.epochs.of(tenant.number, id.as_str());
         let is_it = |key: &(TenantRef, UserId)| key.0 == tenant.number && key.1 == *id;
         if let Some(known) = self.users.get(&asked, is_it)
             && known.epoch == epoch
         {
             return Ok(known.profile);
         }
-        let mark = self.users.mark(&asked);
-        let Some(user) = self.ledger.user(tenant.number, id.clone()).await? else {
-            if let Some(user) = self.erased(tenant, id).await? {
-                return Ok(Arc::new(Profile::erased(user)));
-            }
-            // Not remembered: whoever asks for names that nobody has must not
-            // push out the users who call.
+        let unknown = self.unknown_users.get(&asked, is_it);
+        if unknown.is_some_and(|unknown| unknown.is_good(epoch, Instant::now())) {
             return Ok(UNKNOWN.clone());
-        };
-        let profile = Arc::new(Profile::of(user));
-        let entry = || ((tenant.number, id.clone()), Cached { epoch, profile: profile.clone() });
-        self.users.insert_read(mark, &asked, is_it, entry, profile.weight());
-        Ok(profile)
+        }
+        self.read_profile(tenant, id, epoch).await
+    }
+
+    /// `epoch`: from before the reading.
+    async fn read_profile(
+        &self,
+        tenant: &Tenant,
+        id: &UserId,
+        epoch: u32,
+    ) -> Result<Arc<Profile>, ServiceError> {
+        let asked = (tenant.number, id);
+        let is_it = |key: &(TenantRef, UserId)| key.0 == tenant.number && key.1 == *id;
+        let (mark, mark_unknown) = (self.users.mark(&asked), self.unknown_users.mark(&asked));
+        let since = Instant::now();
+        if let Some(user) = self.ledger.user(tenant.number, id.clone()).await? {
+            let profile = Arc::new(Profile::of(user));
+            let entry = || ((tenant.number, id.clone()), Cached { epoch, profile: profile.clone() });
+            self.users.insert_read(mark, &asked, is_it, entry, profile.weight());
+            return Ok(profile);
+        }
+        if let Some(user) = self.erased(tenant, id).await? {
+            return Ok(Arc::new(Profile::erased(user)));
+        }
+        // Not among those who are known: whoever asks for names that nobody has
+        // must not push out the users who call.
+        let entry = || ((tenant.number, id.clone()), Unknown { epoch, since });
+        let weight = size_of::<((TenantRef, UserId), Unknown)>() + 64 + id.as_str().len();
+        self.unknown_users.insert_read(mark_unknown, &asked, is_it, entry, weight);
+        Ok(UNKNOWN.clone())
     }
 
     /// What is known of an org. That one is not on record is remembered: its
     /// name comes from users' records, never from a caller.
     pub async fn org_profile(&self, tenant: &Tenant, id: &Name) -> Result<Arc<OrgProfile>, ServiceError> {
         let asked = (tenant.number, id);
-        let epoch = self.users_epoch.load(SeqCst);
+        let epoch = self.epochs.of(tenant.number, id.as_str());
         let is_it = |key: &(TenantRef, Name)| key.0 == tenant.number && key.1 == *id;
         if let Some(known) = self.orgs.get(&asked, is_it)
             && known.epoch == epoch
@@ -318,7 +366,12 @@ impl Registry {
 
     /// A user on record.
     pub async fn user(&self, tenant: &Tenant, id: &UserId) -> Result<Arc<Profile>, ServiceError> {
-        let profile = self.profile(tenant, id).await?;
+        let mut profile = self.profile(tenant, id).await?;
+        if !profile.is_known() {
+            // Whoever asks for the record itself may know that it is there.
+            let epoch = self.epochs.of(tenant.number, id.as_str());
+            profile = self.read_profile(tenant, id, epoch).await?;
+        }
         let is_there = profile.is_known() && !profile.is_erased();
         if is_there { Ok(profile) } else { Err(ServiceError::NotFound("user")) }
     }
@@ -335,10 +388,27 @@ impl Registry {
     /// The next call reads what is on record. (To put a version just written
     /// in its place would let two writers leave the older one behind.)
     pub(super) fn forget_user(&self, tenant: TenantRef, id: &UserId) {
-        self.users.remove(&(tenant, id), |key: &(TenantRef, UserId)| key.0 == tenant && key.1 == *id);
+        let is_it = |key: &(TenantRef, UserId)| key.0 == tenant && key.1 == *id;
+        self.users.remove(&(tenant, id), is_it);
+        self.unknown_users.remove(&(tenant, id), is_it);
     }
 
     pub(super) fn forget_org(&self, tenant: TenantRef, id: &Name) {
         self.orgs.remove(&(tenant, id), |key: &(TenantRef, Name)| key.0 == tenant && key.1 == *id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_unknown_is_looked_for_again_within_a_second() {
+        let since = Instant::now();
+        let unknown = Unknown { epoch: 3, since };
+        assert!(unknown.is_good(3, since) && unknown.is_good(3, since + Duration::from_millis(499)));
+        assert!(!unknown.is_good(3, since + Duration::from_millis(500)));
+        assert!(!unknown.is_good(4, since), "somebody wrote meanwhile");
+        assert!(UNKNOWN_KEPT < Duration::from_secs(1));
     }
 }

@@ -1,14 +1,13 @@
 //! What the service knows besides accounts: tenants, catalogs, keys, users.
 //!
 //! All of it is a bounded or small copy of the ledger. What this process
-//! writes it sees at once; what another process writes (the command line beside
-//! a server) within half a second, and an unknown tenant or key at once.
+//! writes it sees at once; what another process writes within half a second
+//! (see `following`), and an unknown tenant or key at once.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::time::Duration;
 
 use parking_lot::RwLock;
 use secrecy::SecretString;
@@ -22,15 +21,14 @@ use super::cache::Cache;
 use super::catalog::{Catalog, Tenant, parse};
 use super::clock::WallClock;
 use super::error::ServiceError;
+use super::following::{Channel, Epochs};
 use super::identity::{TokenCache, UnknownKids, token_cache, unknown_kids};
 use super::key_files::KeyFiles;
 use super::keyring::{Key, Keyring, key_of, rests_on_server_key};
-use super::profiles::{OrgCache, UserCache, org_cache, user_cache};
+use super::profiles::{OrgCache, UnknownUsers, UserCache, org_cache, unknown_users, user_cache};
 use super::watchers::Watchers;
 use super::writer::Writer;
 
-/// How often the ledger is asked whether others wrote to it.
-const POLL: Duration = Duration::from_millis(500);
 /// Past versions of model lists that are kept at hand, of all tenants.
 const PAST_MODELS_MAX: usize = 256;
 
@@ -60,8 +58,10 @@ pub struct Registry {
     pub(super) unknown_kids: UnknownKids,
     pub(super) users: UserCache,
     pub(super) orgs: OrgCache,
-    /// Users and orgs read before others wrote are read again: see `users`.
-    pub(super) users_epoch: AtomicU64,
+    pub(super) unknown_users: UnknownUsers,
+    /// Users and orgs read before others wrote are read again.
+    pub(super) epochs: Epochs,
+    pub(super) channel: Arc<Channel>,
     /// Users who want to know of changes.
     pub watchers: Arc<Watchers>,
     past_models: Cache<(TenantRef, u32), Arc<Models>>,
@@ -85,8 +85,9 @@ impl Registry {
         wall: Arc<WallClock>,
         options: RegistryOptions,
     ) -> Result<Arc<Self>, ServiceError> {
+        let channel = Arc::<Channel>::default();
         let registry = Self {
-            writer: Writer::new(ledger.clone()),
+            writer: Writer::new(ledger.clone(), Arc::clone(&channel)),
             files: KeyFiles::open(&options.keys_dir, options.server_key.as_ref())?,
             ledger,
             wall,
@@ -97,7 +98,9 @@ impl Registry {
             unknown_kids: unknown_kids(),
             users: user_cache(),
             orgs: org_cache(),
-            users_epoch: AtomicU64::new(0),
+            unknown_users: unknown_users(),
+            epochs: Epochs::default(),
+            channel,
             watchers: Arc::default(),
             past_models: Cache::new(PAST_MODELS_MAX, PAST_MODELS_MAX),
             refreshing: tokio::sync::Mutex::default(),
@@ -139,24 +142,6 @@ impl Registry {
         Ok(keys)
     }
 
-    /// Keeps the copy and the wall clock current for as long as anybody holds
-    /// the registry.
-    pub fn start_polling(self: &Arc<Self>) -> tokio::task::JoinHandle<()> {
-        let registry = Arc::downgrade(self);
-        tokio::spawn(async move {
-            let mut ticks = tokio::time::interval(POLL);
-            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-            loop {
-                ticks.tick().await;
-                let Some(registry) = registry.upgrade() else { return };
-                registry.wall.follow();
-                if let Err(error) = registry.refresh().await {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "cannot look for changes");
-                }
-            }
-        })
-    }
-
     /// Reads again what others wrote, if they wrote. Calls at the same time
     /// share one look, so that unknown keys cannot be used to drown the ledger.
     pub async fn refresh(&self) -> Result<(), ServiceError> {
@@ -168,8 +153,13 @@ impl Registry {
         }
         let this = self.refreshes_begun.fetch_add(1, SeqCst) + 1;
         if let Some(look) = self.writer.look().await? {
-            self.users_epoch.fetch_add(1, SeqCst);
-            self.read_all(false).await?;
+            match &look.changed {
+                Some(changes) => self.follow(changes).await?,
+                None => {
+                    self.epochs.pass_all();
+                    self.read_all(false).await?;
+                }
+            }
             self.writer.accept(look);
         }
         self.refreshed.store(this, SeqCst);
@@ -193,6 +183,10 @@ impl Registry {
         }
         self.refresh().await?;
         self.known_tenant(id).ok_or(ServiceError::NotFound("tenant"))
+    }
+
+    pub(super) fn tenant_numbered(&self, number: TenantRef) -> Option<Arc<Tenant>> {
+        self.tenants.read().by_id.values().find(|tenant| tenant.number == number).cloned()
     }
 
     /// All tenants, by id.
@@ -298,12 +292,9 @@ impl Registry {
     /// Reads everything. When `strict`, the first tenant that cannot be read
     /// is an error; else it keeps what it had, and the log tells.
     async fn read_all(&self, strict: bool) -> Result<(), ServiceError> {
-        let tolerate = |result: Result<(), ServiceError>, whose: &str| match result {
-            Err(ServiceError::Corrupt(what)) if !strict => {
-                tracing::error!(tenant.id = whose, what, "a stored record cannot be read");
-                Ok(())
-            }
-            other => other,
+        let tolerate = |result, whose: &str| match strict {
+            true => result,
+            false => self.tolerate(result, whose),
         };
         tolerate(self.read_operators().await, "")?;
         // Who is known before the list is read, and not in it, is no more.
@@ -342,14 +333,7 @@ impl Registry {
         if tenant.is_deleted() {
             return Ok(());
         }
-        if (tenant.is_suspended(), tenant.clock.standing()) != (row.suspended, row.clock) {
-            // The row may be older than what was last written here.
-            let rows = self.ledger.tenants().await?;
-            if let Some(row) = rows.iter().find(|now| now.number == row.number) {
-                tenant.suspend(row.suspended);
-                tenant.clock.stand_at(row.clock);
-            }
-        }
+        self.follow_row(&tenant, row).await?;
         self.read_tenant(&tenant).await
     }
 

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 use parking_lot::RwLock;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::ids::{Name, UserId};
 use crate::domain::plan::Scope;
+use crate::ledger::Bucket;
 
 /// Watchers of one user at a time.
 pub const WATCHERS_OF_USER_MAX: usize = 4;
@@ -157,6 +158,23 @@ impl Watchers {
         }
     }
 
+    /// What is on record of a user or an org in these buckets has changed.
+    pub(super) fn owners_changed(&self, buckets: &HashSet<Bucket>) {
+        if self.nobody() || buckets.is_empty() {
+            return;
+        }
+        let concerns = |key: &AccountKey| {
+            matches!(key.scope, Scope::User | Scope::Org)
+                && buckets.contains(&Bucket::of(key.tenant, &key.owner))
+        };
+        let bells = self.bells.read();
+        bells
+            .iter()
+            .filter(|(key, _)| concerns(key))
+            .flat_map(|(_, bells)| bells)
+            .for_each(|bell| bell.ring());
+    }
+
     /// Plans, settings, keys, the clock or the suspension of a tenant have
     /// changed.
     pub(super) fn tenant_changed(&self, tenant: TenantRef) {
@@ -283,6 +301,18 @@ mod tests {
         assert!(heard(&ann) && heard(&bob) && !heard(&ann_elsewhere));
         watchers.everything_changed();
         assert!(heard(&ann) && heard(&bob) && heard(&ann_elsewhere));
+    }
+
+    #[test]
+    fn those_of_a_bucket_are_told_of_what_others_wrote() {
+        let watchers = Arc::new(Watchers::default());
+        let mut ann = watchers.enter(TENANT, &user("ann")).unwrap();
+        let bob = watchers.enter(TENANT, &user("bob")).unwrap();
+        ann.is_in(TENANT, Some(&org("acme")));
+        watchers.owners_changed(&HashSet::from([Bucket::of(TENANT, "bob")]));
+        assert!(!heard(&ann) && heard(&bob));
+        watchers.owners_changed(&HashSet::from([Bucket::of(TENANT, "acme")]));
+        assert!(heard(&ann) && !heard(&bob));
     }
 
     #[test]

@@ -2,8 +2,7 @@
 //!
 //! The ledger's revision grows with every such write, by whichever process.
 //! The writer counts its own, so that a poller can tell whether anything came
-//! from elsewhere: new users written here must not make this process read all
-//! its catalogs and users again twice a second.
+//! from elsewhere: what was written here is known here, and not read again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -11,39 +10,57 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use parking_lot::Mutex;
 use tokio::sync::RwLock;
 
+use super::following::Channel;
 use crate::domain::charge::TenantRef;
-use crate::domain::ids::TenantId;
+use crate::domain::ids::{TenantId, UserId};
 use crate::domain::time::Millis;
-use crate::ledger::{Erasure, Ledger, LedgerError, Org, Record, TenantRow, User, Written};
+use crate::ledger::{Answer, Changed, Erasure, Ledger, LedgerError, Org, Record, TenantRow, User, Written};
+
+/// Whoever is more revisions behind reads everything.
+const FOLLOWED_MAX: u32 = 20_000;
 
 pub(super) struct Writer {
     ledger: Arc<dyn Ledger>,
+    channel: Arc<Channel>,
     /// Shared by writers; taken alone for the moment in which the revision is
     /// read, so that no own write is half counted.
     gate: RwLock<()>,
     own: AtomicU64,
-    /// The revision up to which this process knows all, and the own writes in
-    /// it. `None`: nothing is known for sure.
-    known: Mutex<Option<Look>>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// Up to where this process knows all. `None`: nothing is known for sure.
+    upto: Option<Upto>,
+    /// How often that was put in doubt.
+    doubts: u64,
 }
 
 /// A revision, and how many writes of this process it holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Look {
+#[derive(Debug, Clone, Copy)]
+struct Upto {
     revision: u64,
     own: u64,
 }
 
+/// What is to be read again, and up to where that is all.
+#[derive(Debug)]
+pub(super) struct Look {
+    /// `None`: everything.
+    pub changed: Option<Vec<Changed>>,
+    upto: Upto,
+    doubts: u64,
+}
+
 impl Writer {
-    pub fn new(ledger: Arc<dyn Ledger>) -> Self {
-        Self { ledger, gate: RwLock::default(), own: AtomicU64::new(0), known: Mutex::new(None) }
+    pub fn new(ledger: Arc<dyn Ledger>, channel: Arc<Channel>) -> Self {
+        let (gate, own, known) = (RwLock::default(), AtomicU64::new(0), Mutex::default());
+        Self { ledger, channel, gate, own, known }
     }
 
     pub async fn put_user(&self, tenant: TenantRef, user: User, written: Written) -> Result<(), LedgerError> {
-        let _counted = self.gate.read().await;
-        self.ledger.put_user(tenant, user, written).await?;
-        self.count();
-        Ok(())
+        self.counted(|ledger| ledger.put_user(tenant, user, written)).await
     }
 
     pub async fn erase_user(
@@ -53,10 +70,16 @@ impl Writer {
         version: Option<u32>,
         written: Written,
     ) -> Result<(), LedgerError> {
-        let _counted = self.gate.read().await;
-        self.ledger.erase_user(tenant, erasure, version, written).await?;
-        self.count();
-        Ok(())
+        self.counted(|ledger| ledger.erase_user(tenant, erasure, version, written)).await
+    }
+
+    pub async fn end_erasure(
+        &self,
+        tenant: TenantRef,
+        erasure: Erasure,
+        look_at: Option<Millis>,
+    ) -> Result<(), LedgerError> {
+        self.counted(|ledger| ledger.end_erasure(tenant, erasure, look_at)).await
     }
 
     pub async fn return_user(
@@ -65,24 +88,19 @@ impl Writer {
         erasure: Erasure,
         written: Written,
     ) -> Result<(), LedgerError> {
-        let _counted = self.gate.read().await;
-        self.ledger.return_user(tenant, erasure, written).await?;
-        self.count();
-        Ok(())
+        self.counted(|ledger| ledger.return_user(tenant, erasure, written)).await
+    }
+
+    pub async fn forget_erased(&self, tenant: TenantRef, id: UserId) -> Result<(), LedgerError> {
+        self.counted(|ledger| ledger.forget_erased(tenant, id)).await
     }
 
     pub async fn put_org(&self, tenant: TenantRef, org: Org, written: Written) -> Result<(), LedgerError> {
-        let _counted = self.gate.read().await;
-        self.ledger.put_org(tenant, org, written).await?;
-        self.count();
-        Ok(())
+        self.counted(|ledger| ledger.put_org(tenant, org, written)).await
     }
 
     pub async fn put_record(&self, tenant: Option<TenantRef>, record: Record) -> Result<(), LedgerError> {
-        let _counted = self.gate.read().await;
-        self.ledger.put_record(tenant, record).await?;
-        self.count();
-        Ok(())
+        self.counted(|ledger| ledger.put_record(tenant, record)).await
     }
 
     pub async fn create_tenant(
@@ -91,10 +109,7 @@ impl Writer {
         test: bool,
         records: Vec<Record>,
     ) -> Result<TenantRow, LedgerError> {
-        let _counted = self.gate.read().await;
-        let row = self.ledger.create_tenant(id, test, records).await?;
-        self.count();
-        Ok(row)
+        self.counted(|ledger| ledger.create_tenant(id, test, records)).await
     }
 
     pub async fn set_clock(
@@ -103,10 +118,7 @@ impl Writer {
         now: Millis,
         written: Written,
     ) -> Result<(), LedgerError> {
-        let _counted = self.gate.read().await;
-        self.ledger.set_clock(tenant, now, written).await?;
-        self.count();
-        Ok(())
+        self.counted(|ledger| ledger.set_clock(tenant, now, written)).await
     }
 
     pub async fn suspend_tenant(
@@ -115,46 +127,70 @@ impl Writer {
         suspended: bool,
         written: Written,
     ) -> Result<(), LedgerError> {
-        let _counted = self.gate.read().await;
-        self.ledger.suspend_tenant(tenant, suspended, written).await?;
-        self.count();
-        Ok(())
+        self.counted(|ledger| ledger.suspend_tenant(tenant, suspended, written)).await
     }
 
     pub async fn delete_tenant(&self, tenant: TenantRef, written: Written) -> Result<(), LedgerError> {
-        let _counted = self.gate.read().await;
-        self.ledger.delete_tenant(tenant, written).await?;
-        self.count();
-        Ok(())
+        self.counted(|ledger| ledger.delete_tenant(tenant, written)).await
     }
 
-    /// Looks whether others wrote. `None`: nobody did. `Some`: read everything
-    /// again, then [`accept`](Self::accept) this look.
+    /// Counts the write as ours once it is known to be on record. One of which
+    /// nobody saw the end (the caller went away) is read again like another's.
+    async fn counted<'l, T>(
+        &'l self,
+        write: impl FnOnce(&'l dyn Ledger) -> Answer<'l, T>,
+    ) -> Result<T, LedgerError> {
+        let _counted = self.gate.read().await;
+        let answer = write(&*self.ledger).await?;
+        self.own.fetch_add(1, SeqCst);
+        self.channel.written();
+        Ok(answer)
+    }
+
+    /// Looks whether others wrote. `None`: nobody did. `Some`: read that again,
+    /// then [`accept`](Self::accept) this look.
     pub async fn look(&self) -> Result<Option<Look>, LedgerError> {
         let _alone = self.gate.write().await;
-        let revision = self.ledger.revision().await?;
-        let look = Look { revision, own: self.own.load(SeqCst) };
-        let mut known = self.known.lock();
-        let all_own =
-            known.is_some_and(|known| revision.wrapping_sub(known.revision) == look.own - known.own);
-        if all_own {
-            *known = Some(look);
+        let own = self.own.load(SeqCst);
+        let (known, doubts) = {
+            let known = self.known.lock();
+            (known.upto, known.doubts)
+        };
+        let Some(known) = known else {
+            let upto = Upto { revision: self.ledger.revision().await?, own };
+            return Ok(Some(Look { changed: None, upto, doubts }));
+        };
+        let changes = self.ledger.changes_since(known.revision, FOLLOWED_MAX).await?;
+        let upto = Upto { revision: changes.upto, own };
+        let Some(mut told) = changes.told else {
+            return Ok(Some(Look { changed: None, upto, doubts }));
+        };
+        let ours = told.chunk_by(|a, b| a.revision == b.revision).filter(|told| told[0].ours).count();
+        if ours as u64 == own - known.own {
+            told.retain(|told| !told.ours);
         }
-        Ok((!all_own).then_some(look))
+        let look = Look { changed: Some(told.into_iter().map(|told| told.changed).collect()), upto, doubts };
+        if look.changed.as_ref().is_some_and(Vec::is_empty) {
+            self.accept(look);
+            return Ok(None);
+        }
+        Ok(Some(look))
     }
 
-    /// Everything up to this look has been read.
+    /// Everything up to this look has been read, unless that was put in doubt
+    /// meanwhile.
     pub fn accept(&self, look: Look) {
-        *self.known.lock() = Some(look);
+        let mut known = self.known.lock();
+        if known.doubts == look.doubts {
+            known.upto = Some(look.upto);
+        }
     }
 
-    /// Something written here could not be read back: the next look finds
-    /// something new.
+    /// Something written here could not be read back: the next look reads
+    /// everything.
     pub fn distrust(&self) {
-        *self.known.lock() = None;
-    }
-
-    fn count(&self) {
-        self.own.fetch_add(1, SeqCst);
+        let mut known = self.known.lock();
+        known.upto = None;
+        known.doubts += 1;
     }
 }
