@@ -98,6 +98,40 @@ impl Account {
         Ok(account)
     }
 
+    /// An account of what another engine keeps. `open` tells of holds whose
+    /// lease runs its end and what it occupies of which cell.
+    pub fn from_parts<P: IntoIterator<Item = (CellId, u64)>>(
+        cells: Vec<Place>,
+        advanced_to: Millis,
+        spent: Spent,
+        open: impl IntoIterator<Item = (Millis, HoldId, P)>,
+    ) -> Self {
+        let mut account = Self { cells, open: BTreeMap::new(), advanced_to, spent };
+        for (end, id, parts) in open {
+            let place = |(cell, amount)| Some((Self::find(&account.cells, cell)? as u16, amount));
+            let parts = parts.into_iter().filter_map(place).collect();
+            account.open.insert((end, id), parts);
+        }
+        account
+    }
+
+    pub fn cells(&self) -> &[Place] {
+        &self.cells
+    }
+
+    pub fn spent(&self) -> &Spent {
+        &self.spent
+    }
+
+    /// Holds whose lease runs, by its end, with what each occupies.
+    pub fn open(&self) -> impl Iterator<Item = (Millis, HoldId, SmallVec<[(CellId, u64); 2]>)> + '_ {
+        self.open.iter().map(|((end, id), parts)| {
+            let parts =
+                parts.iter().map(|(place, amount)| (self.cells[usize::from(*place)].id, *amount)).collect();
+            (*end, *id, parts)
+        })
+    }
+
     pub fn advanced_to(&self) -> Millis {
         self.advanced_to
     }

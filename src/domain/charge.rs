@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use super::grant::Grant;
 use super::hold::Opening;
 use super::plan::{Enforce, Meter, Scope};
+use super::quantity::MAX_AMOUNT;
 use super::time::Millis;
 
 /// The short number a tenant has in this installation.
@@ -144,7 +145,7 @@ impl Charge {
         present.is_some().then_some(past).into_iter().flatten().chain(present)
     }
 
-    pub(super) fn grants(&self) -> &[Grant] {
+    pub fn grants(&self) -> &[Grant] {
         self.grants.as_deref().unwrap_or_default()
     }
 
@@ -295,10 +296,10 @@ impl Demand {
         Self { fixed: amount as u128, per_output: 0, unit: 1 }
     }
 
-    /// Saturates at `u64::MAX`, far above any limit.
+    /// Saturates just above any limit.
     pub fn amount(&self, output: u64) -> u64 {
         let sum = self.fixed + u128::from(self.per_output) * u128::from(output);
-        u64::try_from(sum.div_ceil(u128::from(self.unit))).unwrap_or(u64::MAX)
+        sum.div_ceil(u128::from(self.unit)).min(u128::from(MAX_AMOUNT) + 1) as u64
     }
 
     /// The largest output whose amount is at most `available`; `None` when

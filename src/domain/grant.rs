@@ -38,6 +38,11 @@ pub struct Spent(
 );
 
 impl Spent {
+    /// What is gone, by id, in the order in which the grants first paid.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (u32, u64)> + '_ {
+        self.0.as_deref().map_or(&[][..], Vec::as_slice).iter().copied()
+    }
+
     /// What is gone of the grant `id`.
     pub fn of(&self, id: u32) -> u64 {
         let paid = self.0.as_deref().into_iter().flatten().find(|(known, _)| *known == id);
@@ -78,6 +83,13 @@ impl Spent {
                 list.push((id, amount));
             }
         }
+    }
+}
+
+impl FromIterator<(u32, u64)> for Spent {
+    fn from_iter<I: IntoIterator<Item = (u32, u64)>>(gone: I) -> Self {
+        let gone: Vec<_> = gone.into_iter().collect();
+        Self(Some(gone).filter(|gone| !gone.is_empty()).map(Box::new))
     }
 }
 

@@ -1,6 +1,8 @@
 //! What a finish or an extend makes of a hold and its accounts, apart from
 //! where the engine keeps them.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::{Extend, Extended, Finish, Finished, How};
@@ -14,7 +16,7 @@ use crate::domain::time::Millis;
 /// Ids of extends remembered on a hold at most.
 const EXTENDS_KEPT: usize = 64;
 
-/// A hold after a step, with what its accounts become.
+/// A hold after an extend, with what its accounts become.
 pub(super) struct Stepped {
     pub hold: Hold,
     pub projections: Projections,
@@ -22,14 +24,24 @@ pub(super) struct Stepped {
     pub shortfalls: Shortfalls,
 }
 
+/// What an end does to the cells of the receipts.
+pub(super) enum Ending<'a> {
+    /// The lease is over, the amounts stay.
+    Lapse,
+    Finish {
+        before: Before<'a>,
+        tally: Tally<'a>,
+    },
+}
+
 #[allow(clippy::result_large_err, reason = "an answer, not an error; taken apart at once")]
-/// Decides how a hold ends; `Err` is the answer when it does not.
-pub(super) fn finish(
-    accounts: &[(Scope, &Account)],
-    finish: &Finish,
-    before: &std::sync::Arc<Hold>,
+/// Decides how a hold ends: the hold as it will be; `Err` is the answer when
+/// it does not end.
+pub(super) fn end<'a>(
+    finish: &'a Finish,
+    before: &'a Arc<Hold>,
     now: Millis,
-) -> Result<Stepped, Finished> {
+) -> Result<(Hold, Ending<'a>), Finished> {
     let state = before.state(now);
     let corrects = finish.ended_by_rule.is_some() && ended_by(before) == Some(FinishedBy::Rule);
     let correctable = corrects && !matches!(finish.how, How::Doubt);
@@ -46,8 +58,7 @@ pub(super) fn finish(
         How::Doubt if late => return Err(Finished::Already(before.clone())),
         How::Doubt => {
             hold.stage = Stage::InDoubt { since: now };
-            let (projections, standings) = step::lapse(accounts, before, &finish.show, now);
-            return Ok(Stepped { hold, projections, standings, shortfalls: Shortfalls::new() });
+            return Ok((hold, Ending::Lapse));
         }
         How::Release { by: FinishedBy::Caller, .. } if before.progress > 0 => {
             return Err(Finished::HasProgress(before.clone()));
@@ -67,10 +78,27 @@ pub(super) fn finish(
         Stage::Released { .. } => Before::Counted(Tally { amounts: Amounts::default(), custom: &[] }),
         Stage::Held | Stage::InDoubt { .. } => Before::Reserved { lease_runs: state == HoldState::Held },
     };
-    let (projections, standings) = step::finish(accounts, before, counted, tally, &finish.show, now);
     hold.stage = stage;
     hold.extends = Vec::new();
-    Ok(Stepped { hold, projections, standings, shortfalls: Shortfalls::new() })
+    Ok((hold, Ending::Finish { before: counted, tally }))
+}
+
+impl Ending<'_> {
+    /// What becomes of the accounts.
+    pub(super) fn step(
+        &self,
+        accounts: &[(Scope, &Account)],
+        finish: &Finish,
+        before: &Hold,
+        now: Millis,
+    ) -> (Projections, Standings) {
+        match self {
+            Self::Lapse => step::lapse(accounts, before, &finish.show, now),
+            Self::Finish { before: counted, tally } => {
+                step::finish(accounts, before, *counted, *tally, &finish.show, now)
+            }
+        }
+    }
 }
 
 impl How {
@@ -94,13 +122,8 @@ fn ended_by(hold: &Hold) -> Option<FinishedBy> {
 }
 
 #[allow(clippy::result_large_err, reason = "an answer, not an error; taken apart at once")]
-/// Decides an extend; `Err` is the answer when nothing changes.
-pub(super) fn extend(
-    accounts: &SmallVec<[&Account; 3]>,
-    extend: &Extend,
-    before: &std::sync::Arc<Hold>,
-    now: Millis,
-) -> Result<Stepped, Extended> {
+/// Whether a hold can be extended as asked; `Err` is the answer if not.
+pub(super) fn check_extend(extend: &Extend, before: &Arc<Hold>, now: Millis) -> Result<(), Extended> {
     if let Some(mark) = &extend.mark
         && let Some(known) = before.extends.iter().find(|known| known.id == mark.id)
     {
@@ -117,21 +140,14 @@ pub(super) fn extend(
     if before.receipts.len() != extend.receipts || before.reserved.output_tokens != extend.reserved_before {
         return Err(Extended::Changed);
     }
-    let verdict = step::extend(accounts, before, &extend.charges, extend.taking, now);
-    let (receipts, projections, standings, shortfalls) = match verdict {
-        Verdict::Fits { receipts, projections, standings, shortfalls, .. } => {
-            (receipts, projections, standings, shortfalls)
-        }
-        Verdict::Refused { shortfalls, standings } => {
-            return Err(Extended::Refused { shortfalls, standings });
-        }
-    };
-    let mut hold = Hold::clone(before);
+    Ok(())
+}
+
+/// The extended hold, but for its receipts and the end of its lease.
+pub(super) fn extended(extend: &Extend, before: &Hold) -> Hold {
+    let mut hold = before.clone();
     hold.admits_user = false;
-    hold.receipts = receipts;
     hold.lease_seconds = extend.lease_seconds;
-    let end = now.plus_ms(i64::from(extend.lease_seconds) * 1000).min(hold.lives_until);
-    hold.expires_at = hold.expires_at.max(end);
     hold.progress = hold.progress.max(extend.progress);
     let reserved = &mut hold.reserved;
     reserved.output_tokens = add_saturating(reserved.output_tokens, extend.add_output);
@@ -144,5 +160,30 @@ pub(super) fn extend(
         }
         hold.extends.push(mark.clone());
     }
+    hold
+}
+
+#[allow(clippy::result_large_err, reason = "an answer, not an error; taken apart at once")]
+/// Decides an extend; `Err` is the answer when nothing changes.
+pub(super) fn extend(
+    accounts: &SmallVec<[&Account; 3]>,
+    extend: &Extend,
+    before: &Arc<Hold>,
+    now: Millis,
+) -> Result<Stepped, Extended> {
+    check_extend(extend, before, now)?;
+    let verdict = step::extend(accounts, before, &extend.charges, extend.taking, now);
+    let (receipts, projections, standings, shortfalls) = match verdict {
+        Verdict::Fits { receipts, projections, standings, shortfalls, .. } => {
+            (receipts, projections, standings, shortfalls)
+        }
+        Verdict::Refused { shortfalls, standings } => {
+            return Err(Extended::Refused { shortfalls, standings });
+        }
+    };
+    let mut hold = extended(extend, before);
+    hold.receipts = receipts;
+    let end = now.plus_ms(i64::from(extend.lease_seconds) * 1000).min(hold.lives_until);
+    hold.expires_at = hold.expires_at.max(end);
     Ok(Stepped { hold, projections, standings, shortfalls })
 }

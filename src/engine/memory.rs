@@ -209,24 +209,24 @@ impl MemoryEngine {
             };
             let scopes = finish.accounts.iter().map(|key| key.scope);
             let scoped: SmallVec<[_; 3]> = scopes.zip(accounts(guards)).collect();
-            let ended = finishing::finish(&scoped, finish, &before, now);
-            drop(scoped);
-            let ended = match ended {
+            let (hold, ending) = match finishing::end(finish, &before, now) {
                 Ok(ended) => ended,
                 Err(answer) => return Ok(answer),
             };
-            let hold = Arc::new(ended.hold);
+            let (projections, standings) = ending.step(&scoped, finish, &before, now);
+            drop(scoped);
+            let hold = Arc::new(hold);
             if let Some(end) = before.doubtful_from() {
                 guards.iter_mut().for_each(|state| state.account.remove_open(end, hold.id));
             }
-            accept(guards, ended.projections);
+            accept(guards, projections);
             guards[0].holds.insert(hold.id, Arc::clone(&hold));
             self.owner_shard(hold.id).lock().insert(hold.id, Arc::clone(&pins.0[0]));
             if let (Some(mark), Some(at)) = (&hold.request, hold.finished_at()) {
                 guards[0].remember(mark.id.digest(), hold.id, at, now);
             }
-            let ticket = self.record(pins, guards, Some(before), Some(&hold))?;
-            Ok(Finished::Done { hold, standings: ended.standings, ticket })
+            let ticket = self.record(pins, guards, Some(before.clone()), Some(&hold))?;
+            Ok(Finished::Done { hold, standings, ticket })
         })
     }
 

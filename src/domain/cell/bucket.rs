@@ -29,6 +29,17 @@ impl Bucket {
         Self { capacity, refill, level: capacity as i64 * UNIT, held: 0, at: now }
     }
 
+    /// Everything in it: capacity, refill, level, held and when it was last
+    /// brought to a moment.
+    pub fn parts(&self) -> (u64, u64, i64, u64, Millis) {
+        (self.capacity, self.refill, self.level, self.held, self.at)
+    }
+
+    /// What [`parts`](Self::parts) told.
+    pub fn from_parts((capacity, refill, level, held, at): (u64, u64, i64, u64, Millis)) -> Self {
+        Self { capacity, refill, level, held, at }
+    }
+
     /// When it was last brought to a moment.
     pub fn at(&self) -> Millis {
         self.at

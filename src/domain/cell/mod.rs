@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::time::Millis;
 
 pub use bucket::{Bucket, UNIT};
-pub use window::{Ended, Filling, Reserved, Window};
+pub use window::{Ended, Filling, Part, Reserved, Window};
 
 /// One cell of an account.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +32,10 @@ pub struct Slots {
 }
 
 impl Slots {
+    pub fn new(in_use: u64) -> Self {
+        Self { in_use }
+    }
+
     pub fn in_use(&self) -> u64 {
         self.in_use
     }

@@ -28,6 +28,16 @@ struct Past {
     held: u64,
 }
 
+/// One window in its plain figures; before the first take it begins and ends
+/// at `i64::MIN`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    pub start: Millis,
+    pub end: Millis,
+    pub used: u64,
+    pub held: u64,
+}
+
 const NOT_BEGUN: Millis = Millis(i64::MIN);
 /// Ended windows kept at most.
 const PAST_KEPT: usize = 8;
@@ -60,6 +70,23 @@ pub struct Ended {
 }
 
 impl Window {
+    /// Everything in it: the running window, then those that ended.
+    pub fn parts(&self) -> impl Iterator<Item = Part> + '_ {
+        let running = Part { start: self.start, end: self.end, used: self.used, held: self.held };
+        let past = self.past.as_deref().into_iter().flatten();
+        let past =
+            past.map(|past| Part { start: past.start, end: past.end, used: past.used, held: past.held });
+        std::iter::once(running).chain(past)
+    }
+
+    /// What [`parts`](Self::parts) told.
+    pub fn from_parts(running: Part, past: impl Iterator<Item = Part>) -> Self {
+        let past =
+            past.map(|part| Past { start: part.start, end: part.end, used: part.used, held: part.held });
+        let past = Some(past.collect::<Vec<_>>()).filter(|past| !past.is_empty()).map(Box::new);
+        Self { start: running.start, end: running.end, used: running.used, held: running.held, past }
+    }
+
     fn begun(&self) -> bool {
         self.end != NOT_BEGUN
     }

@@ -1,24 +1,38 @@
-//! The way to Redis: which primary has a slot, and a connection to it.
-//!
-//! One tenant is one slot, so every call goes to one primary. The routing is
-//! our own, over the plain connections of the `redis` crate, because its
-//! cluster client repeats calls silently and does not tell over which
-//! connection an answer came; the engine must know both.
+#![doc = include_str!("README.md")]
 
 mod address;
+mod answers;
+mod asking;
+mod bytes;
+mod calls;
 mod checks;
 mod connection;
+mod draining;
+mod engine;
 mod error;
 mod keeper;
+mod keys;
 mod map;
+mod reading;
+mod record;
+mod renaming;
 mod script;
+mod scripts;
+mod slots;
+mod state;
+mod steps;
 mod subscription;
 mod topology;
 
+#[cfg(test)]
+mod twin_tests;
+
 pub use checks::{Finding, Severity};
 pub use connection::Generation;
+pub use engine::{Options, RedisEngine};
 pub use error::RedisError;
 pub use map::{HashSlot, slot_of};
 pub use script::Script;
+pub use state::inspect;
 pub use subscription::{Heard, Subscription};
 pub use topology::Redis;

@@ -1,0 +1,303 @@
+//! The way to the ledger: each tenant's stream is read in portions, and cut off
+//! once these are on record. Several nodes may do so at once; the ledger's
+//! fence lets one of them through.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use redis::{Value, cmd};
+use smallvec::SmallVec;
+use tokio::sync::{Notify, oneshot};
+
+use super::answers::bytes;
+use super::bytes::Unreadable;
+use super::calls::Call;
+use super::engine::{RedisEngine, unavailable, unreadable};
+use super::keys::Keys;
+use super::record::Record;
+use super::slots::hash_slot;
+use super::state::Packed;
+use crate::domain::charge::TenantRef;
+use crate::domain::ids::HoldId;
+use crate::domain::slot::{Fence, Slot};
+use crate::engine::{Batch, Change, EngineError, Ticket};
+
+/// Changes handed over at once at most.
+const PORTION: u64 = 1000;
+/// How often slots are looked at that this node has written nothing to.
+const ROUND: Duration = Duration::from_secs(3);
+/// How long a slot rests that could not be recorded.
+const REST: Duration = Duration::from_millis(20);
+/// Rests in a row before a slot waits for the next round.
+const RESTS: u32 = 10;
+/// How long the record of a hold stays that has finished and is in the ledger,
+/// in ms: whoever read the hold before finds out that it has ended.
+const FINISHED_STAYS: u64 = 300_000;
+
+/// What of which slot is to be recorded, and who waits for it.
+#[derive(Default)]
+pub(super) struct Drains {
+    state: Mutex<State>,
+    marked: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<TenantRef>,
+    queued: HashSet<TenantRef>,
+    slots: HashMap<TenantRef, Seen>,
+}
+
+/// A slot as this node saw it, also while it is not trusted.
+#[derive(Default)]
+struct Seen {
+    epoch: u64,
+    known: u64,
+    failures: u32,
+    waiting: Vec<(u64, oneshot::Sender<bool>)>,
+}
+
+impl Drains {
+    /// There may be something in it.
+    pub fn mark(&self, tenant: TenantRef) {
+        let mut state = self.state.lock();
+        if state.queued.insert(tenant) {
+            state.queue.push_back(tenant);
+            drop(state);
+            self.marked.notify_one();
+        }
+    }
+
+    pub fn saw(&self, tenant: TenantRef, epoch: u64, known: u64) {
+        let mut state = self.state.lock();
+        let seen = state.slots.entry(tenant).or_default();
+        if seen.epoch < epoch {
+            (seen.epoch, seen.known) = (epoch, known);
+        } else if seen.epoch == epoch {
+            seen.known = seen.known.max(known);
+        }
+    }
+
+    /// The last number that this node saw in an epoch.
+    pub fn known(&self, tenant: TenantRef, epoch: u64) -> u64 {
+        let state = self.state.lock();
+        state.slots.get(&tenant).filter(|seen| seen.epoch == epoch).map_or(0, |seen| seen.known)
+    }
+
+    /// A slot was built anew: what was not on record by then is gone.
+    pub fn begins(&self, tenant: TenantRef, recorded: Slot) {
+        let mut state = self.state.lock();
+        let seen = state.slots.entry(tenant).or_default();
+        if seen.epoch < recorded.epoch {
+            for (number, sender) in seen.waiting.drain(..) {
+                let _ = sender.send(number <= recorded.drained);
+            }
+            (seen.epoch, seen.known) = (recorded.epoch, recorded.drained);
+        }
+    }
+
+    pub fn ticket(&self, tenant: TenantRef, epoch: u64, number: u64) -> Ticket {
+        let (sender, receiver) = oneshot::channel();
+        let mut state = self.state.lock();
+        let seen = state.slots.entry(tenant).or_default();
+        if seen.epoch == epoch {
+            seen.waiting.push((number, sender));
+        }
+        drop(state);
+        self.mark(tenant);
+        Ticket::waiting(receiver)
+    }
+
+    fn on_record(&self, tenant: TenantRef, epoch: u64, drained: u64) {
+        let mut state = self.state.lock();
+        let Some(seen) = state.slots.get_mut(&tenant).filter(|seen| seen.epoch == epoch) else { return };
+        for (_, sender) in seen.waiting.extract_if(.., |(number, _)| *number <= drained) {
+            let _ = sender.send(true);
+        }
+    }
+
+    fn epoch(&self, tenant: TenantRef) -> Option<u64> {
+        self.state.lock().slots.get(&tenant).map(|seen| seen.epoch)
+    }
+
+    /// Waits for a slot to look at.
+    async fn next(&self) -> TenantRef {
+        loop {
+            {
+                let mut state = self.state.lock();
+                if let Some(tenant) = state.queue.pop_front() {
+                    state.queued.remove(&tenant);
+                    return tenant;
+                }
+            }
+            if tokio::time::timeout(ROUND, self.marked.notified()).await.is_err() {
+                let all: Vec<TenantRef> = self.state.lock().slots.keys().copied().collect();
+                all.into_iter().for_each(|tenant| self.mark(tenant));
+            }
+        }
+    }
+
+    /// Counts failures in a row; whether to try again soon.
+    fn failed(&self, tenant: TenantRef) -> bool {
+        let mut state = self.state.lock();
+        let seen = state.slots.entry(tenant).or_default();
+        seen.failures += 1;
+        seen.failures <= RESTS
+    }
+
+    fn went_well(&self, tenant: TenantRef) {
+        if let Some(seen) = self.state.lock().slots.get_mut(&tenant) {
+            seen.failures = 0;
+        }
+    }
+}
+
+impl RedisEngine {
+    /// Slots of these tenants are looked at too, every few seconds: others may
+    /// have left something in them and be no more.
+    pub fn look_after(&self, slots: impl Iterator<Item = (TenantRef, Slot)>) {
+        slots.for_each(|(tenant, slot)| self.drains.saw(tenant, slot.epoch, slot.drained));
+    }
+
+    pub(super) async fn next_batch(&self) -> Batch {
+        loop {
+            let tenant = self.drains.next().await;
+            match self.read_batch(tenant).await {
+                Ok(Some(batch)) => return batch,
+                Ok(None) => {}
+                Err(_) => {
+                    tokio::time::sleep(REST).await;
+                    if self.drains.failed(tenant) {
+                        self.drains.mark(tenant);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn read_batch(&self, tenant: TenantRef) -> Result<Option<Batch>, EngineError> {
+        let Some(epoch) = self.drains.epoch(tenant) else { return Ok(None) };
+        let (meta, _) = self.meta(tenant).await?;
+        let Some(meta) = meta.filter(|meta| meta.epoch == epoch && !meta.is_closed) else { return Ok(None) };
+        self.drains.on_record(tenant, epoch, meta.drained);
+        if meta.seq == meta.drained {
+            self.drains.went_well(tenant);
+            return Ok(None);
+        }
+        self.read_stream(tenant, Slot { epoch, drained: meta.drained }).await
+    }
+
+    pub(super) async fn remaining_now(
+        &self,
+        tenant: TenantRef,
+        recorded: Slot,
+    ) -> Result<Option<Batch>, EngineError> {
+        let (meta, _) = self.meta(tenant).await?;
+        match meta.filter(|meta| meta.epoch == recorded.epoch) {
+            Some(_) => self.read_stream(tenant, recorded).await,
+            None => Ok(None),
+        }
+    }
+
+    /// What follows on what is on record, without a gap.
+    async fn read_stream(&self, tenant: TenantRef, recorded: Slot) -> Result<Option<Batch>, EngineError> {
+        let keys = Keys::new(tenant, recorded.epoch);
+        let from = format!("{}-0", recorded.drained + 1);
+        let mut range = cmd("XRANGE");
+        range.arg(keys.stream()).arg(from).arg("+").arg("COUNT").arg(PORTION);
+        let (value, _) = self.redis.run(hash_slot(tenant), &range).await.map_err(unavailable)?;
+        let Value::Array(entries) = value else { return Err(unreadable(Unreadable)) };
+        let (mut changes, mut to) = (Vec::with_capacity(entries.len()), recorded.drained);
+        for entry in entries {
+            let (number, fields) = entry_parts(entry).map_err(unreadable)?;
+            if number != to + 1 {
+                tracing::error!(tenant.number = tenant.0, number, expected = to + 1, "a change is missing");
+                break;
+            }
+            changes.push(change(&keys, fields).map_err(unreadable)?);
+            to = number;
+        }
+        let fence = Fence { tenant, epoch: recorded.epoch, from: recorded.drained, to };
+        Ok((!changes.is_empty()).then_some(Batch { changes, fence: Some(fence) }))
+    }
+
+    pub(super) async fn on_record(&self, batch: Batch) {
+        let Some(Fence { tenant, epoch, to, .. }) = batch.fence else { return };
+        self.drains.on_record(tenant, epoch, to);
+        self.drains.went_well(tenant);
+        let holds = batch.changes.iter().flat_map(|change| change.hold.iter().chain(&change.moved));
+        let finished: Vec<HoldId> = holds.filter(|hold| hold.is_finished()).map(|hold| hold.id).collect();
+        // If it is not told, whoever looks next will find it in the ledger.
+        let _ = self.say_drained(tenant, epoch, to, &finished).await;
+        self.drains.mark(tenant);
+    }
+
+    pub(super) async fn not_on_record(&self, batch: Batch) {
+        let Some(Fence { tenant, .. }) = batch.fence else { return };
+        // Where the ledger stands is to be asked before anything else.
+        self.distrust(tenant);
+        tokio::time::sleep(REST).await;
+        if self.drains.failed(tenant) {
+            self.drains.mark(tenant);
+        }
+    }
+
+    pub(super) async fn say_drained(
+        &self,
+        tenant: TenantRef,
+        epoch: u64,
+        to: u64,
+        finished: &[HoldId],
+    ) -> Result<(), EngineError> {
+        let keys = Keys::new(tenant, epoch);
+        let mut call = Call { keys: vec![keys.meta(), keys.stream()], args: Vec::new() };
+        call.keys.extend(finished.iter().map(|hold| keys.hold(*hold)));
+        call.args.extend([epoch, to, FINISHED_STAYS].map(|number| number.to_string().into_bytes()));
+        self.call(hash_slot(tenant), &self.scripts.drained, &call).await?;
+        Ok(())
+    }
+}
+
+type Fields = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// An entry of a stream: its number and its fields.
+pub(super) fn entry_parts(entry: Value) -> Result<(u64, Fields), Unreadable> {
+    let Value::Array(entry) = entry else { return Err(Unreadable) };
+    let mut entry = entry.into_iter();
+    let id = bytes(entry.next())?;
+    let number = std::str::from_utf8(&id).ok().and_then(|id| id.split_once('-')?.0.parse().ok());
+    let Some(Value::Array(fields)) = entry.next() else { return Err(Unreadable) };
+    let mut fields = fields.into_iter();
+    let mut read = Vec::with_capacity(fields.len() / 2);
+    while let Some(name) = fields.next() {
+        read.push((bytes(Some(name))?, bytes(fields.next())?));
+    }
+    Ok((number.ok_or(Unreadable)?, read))
+}
+
+/// An event as the ledger is to record it.
+fn change(keys: &Keys, fields: Fields) -> Result<Change, Unreadable> {
+    let mut change = Change::default();
+    let hold = |record: &[u8]| Ok(Arc::new(Record::read(record)?.hold));
+    let mut accounts: SmallVec<_> = SmallVec::new();
+    for (name, value) in fields {
+        match &name[..] {
+            b"k" => {}
+            b"h" => change.hold = Some(hold(&value)?),
+            b"b" => change.before = Some(hold(&value)?),
+            b"m" => change.moved.push(hold(&value)?),
+            _ => {
+                let key = keys.read_account(&name).ok_or(Unreadable)?;
+                let packed: Arc<[u8]> = match value.is_empty() {
+                    true => Arc::from([]),
+                    false => Packed::read(&value)?.account([]).pack().into(),
+                };
+                accounts.push((key, packed));
+            }
+        }
+    }
+    change.accounts = accounts;
+    Ok(change)
+}

@@ -1,0 +1,459 @@
+//! The engine whose accounts are in Redis.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use redis::Value;
+use smallvec::SmallVec;
+
+use super::answers::{self, Answer, Found};
+use super::bytes::Unreadable;
+use super::calls::{self, Call, Head};
+use super::connection::Generation;
+use super::draining::Drains;
+use super::error::RedisError;
+use super::keys::{self, Keys};
+use super::map::{HashSlot, slot_of};
+use super::record::Record;
+use super::script::Script;
+use super::scripts::Scripts;
+use super::state::Packed;
+use super::topology::Redis;
+use crate::domain::account::Account;
+use crate::domain::charge::{AccountKey, Charge, TenantRef};
+use crate::domain::hold::{Hold, Stage};
+use crate::domain::ids::{HoldId, UserId};
+use crate::domain::plan::Scope;
+use crate::domain::slot::{Position, Slot};
+use crate::domain::step::{self, Projections, Shortfalls, Verdict};
+use crate::domain::time::Millis;
+use crate::engine::promises::Promises;
+use crate::engine::{
+    Answers, Batch, Engine, EngineError, Extend, Extended, Finish, Finished, Loaded, Missing, Moved, Plain,
+    Probed, Reply, Rest, Step, Take, Taken, Ticket,
+};
+
+/// Lease ends to come that a script answers at most.
+pub(super) const ENDS_TOLD: usize = 512;
+
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    pub answers: Answers,
+    /// Changes of a tenant that may wait to be recorded.
+    pub longest: u64,
+    /// Compares what the scripts make of accounts with the rules, every time.
+    pub checks: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { answers: Answers::ByEngine, longest: 1_000_000, checks: cfg!(debug_assertions) }
+    }
+}
+
+/// See the module's text.
+pub struct RedisEngine {
+    pub(super) redis: Redis,
+    pub(super) scripts: Scripts,
+    pub(super) options: Options,
+    pub(super) views: Mutex<HashMap<TenantRef, View>>,
+    pub(super) drains: Drains,
+    promises: Mutex<HashMap<AccountKey, Promises>>,
+}
+
+/// A tenant's slot as this node last saw it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct View {
+    pub epoch: u64,
+    /// Its last number.
+    pub known: u64,
+    /// The connection over which it was compared with the ledger.
+    pub generation: Generation,
+}
+
+/// Where a tenant's keys are, and what they are called.
+pub(super) struct Place {
+    pub tenant: TenantRef,
+    pub view: View,
+    pub keys: Keys,
+    pub slot: HashSlot,
+}
+
+impl RedisEngine {
+    pub fn new(redis: Redis, options: Options) -> Self {
+        Self {
+            redis,
+            scripts: Scripts::new(),
+            options,
+            views: Mutex::default(),
+            drains: Drains::default(),
+            promises: Mutex::default(),
+        }
+    }
+
+    /// `Err`: the slot was not compared with the ledger yet.
+    pub(super) fn place(&self, tenant: TenantRef) -> Result<Place, EngineError> {
+        let view = self.views.lock().get(&tenant).copied().ok_or(EngineError::Unsure(tenant))?;
+        let slot = slot_of(keys::tag(tenant).as_bytes());
+        Ok(Place { tenant, view, keys: Keys::new(tenant, view.epoch), slot })
+    }
+
+    pub(super) fn head(&self, place: &Place, now: Millis) -> Head {
+        let View { epoch, known, .. } = place.view;
+        Head { epoch, known, now, longest: self.options.longest, shows: self.options.checks }
+    }
+
+    pub(super) async fn call(
+        &self,
+        slot: HashSlot,
+        script: &Script,
+        call: &Call,
+    ) -> Result<(Value, Generation), EngineError> {
+        let keys: SmallVec<[&[u8]; 12]> = call.keys.iter().map(String::as_bytes).collect();
+        let args: SmallVec<[&[u8]; 16]> = call.args.iter().map(Vec::as_slice).collect();
+        self.redis.script(slot, script, &keys, &args).await.map_err(unavailable)
+    }
+
+    /// Runs an operation's script. What changes nothing, or can be repeated as
+    /// it is, is not trusted to a connection that is new (`is_strict`); the end
+    /// of a hold is: it happened, and the slot is at least as far as we know.
+    pub(super) async fn ask(
+        &self,
+        place: &Place,
+        script: &Script,
+        call: &Call,
+        is_strict: bool,
+    ) -> Result<Answer, EngineError> {
+        let tenant = place.tenant;
+        let (value, generation) = self.call(place.slot, script, call).await?;
+        let answer = answers::read(value).map_err(unreadable)?;
+        let is_new = generation != place.view.generation;
+        if is_new {
+            self.distrust(tenant);
+        }
+        match &answer {
+            Answer::Unsure => return Err(self.distrust(tenant)),
+            Answer::Clock(at) => return Err(EngineError::Clock(tenant, *at)),
+            Answer::Overloaded => return Err(EngineError::Overloaded),
+            Answer::Moved => return Err(EngineError::Moved),
+            Answer::Done(found) | Answer::Repeated(found) => self.moved_on(place, found.seq),
+            _ => {}
+        }
+        if is_new && is_strict {
+            return Err(EngineError::Unsure(tenant));
+        }
+        Ok(answer)
+    }
+
+    /// From now on the slot has to be compared with the ledger first.
+    pub(super) fn distrust(&self, tenant: TenantRef) -> EngineError {
+        self.views.lock().remove(&tenant);
+        EngineError::Unsure(tenant)
+    }
+
+    /// There are changes to record, up to this number.
+    pub(super) fn moved_on(&self, place: &Place, seq: u64) {
+        if let Some(view) = self.views.lock().get_mut(&place.tenant)
+            && view.epoch == place.view.epoch
+        {
+            view.known = view.known.max(seq);
+        }
+        self.drains.saw(place.tenant, place.view.epoch, seq);
+        self.drains.mark(place.tenant);
+    }
+
+    pub(super) fn ticket(&self, place: &Place, seq: u64) -> Ticket {
+        match self.options.answers {
+            Answers::ByEngine => Ticket::done(),
+            Answers::ByLedger => self.drains.ticket(place.tenant, place.view.epoch, seq),
+        }
+    }
+
+    pub(super) fn missing<'k>(
+        &self,
+        place: &Place,
+        keys: impl Iterator<Item = &'k AccountKey>,
+        seq: u64,
+    ) -> Missing {
+        let after = Position { tenant: place.tenant, epoch: place.view.epoch, number: seq };
+        self.drains.mark(place.tenant);
+        Missing { keys: keys.cloned().collect(), after: Some(after), pins: Default::default() }
+    }
+
+    async fn take_now(&self, take: &Take, now: Millis) -> Result<Step<Taken>, EngineError> {
+        let place = self.place(take.draft.tenant)?;
+        let call = calls::take(&place.keys, self.head(&place, now), take);
+        let answer = self.ask(&place, &self.scripts.take, &call, true).await?;
+        Ok(Step::Done(match answer {
+            Answer::Missing { places, seq } => {
+                let keys = places.iter().filter_map(|index| take.accounts.get(*index));
+                return Ok(Step::Missing(self.missing(&place, keys, seq)));
+            }
+            Answer::Known(hold) => Taken::Known(hold),
+            Answer::Done(found) => self.taken(&place, take, found)?,
+            Answer::Refused(found) => self.refused(&place, take, found).await?,
+            Answer::Repeated(found) => {
+                let hold = Arc::new(Record::read(&found.record).map_err(unreadable)?.hold);
+                let standings = step::view(&refs(&found), &take.ask.charges, found.now);
+                let ticket = self.ticket(&place, found.seq);
+                Taken::Hold { hold, standings, shortfalls: Shortfalls::new(), ticket }
+            }
+            _ => return Err(EngineError::Unavailable),
+        }))
+    }
+
+    fn taken(&self, place: &Place, take: &Take, mut found: Found) -> Result<Taken, EngineError> {
+        let scopes = crate::engine::scopes(&take.accounts);
+        let verdict = step::take(&refs(&found), &scopes, &take.ask, found.now);
+        let Verdict::Fits { output, is_final, receipts, projections, standings, shortfalls } = verdict else {
+            return Err(differs("a check"));
+        };
+        let now = found.now;
+        let mut hold = take.draft.clone();
+        step::reserve(&mut hold, output, is_final, take.credits);
+        if take.dry_run {
+            let standings = step::view(&refs(&found), &take.ask.charges, now);
+            return Ok(Taken::Fits { draft: Box::new(hold), standings, shortfalls });
+        }
+        hold.receipts = receipts;
+        hold.created_at = now;
+        hold.lives_until = now.plus_ms(take.max_hold_ms);
+        hold.expires_at = now.plus_ms(take.lease_ms).min(hold.lives_until);
+        if !matches!(take.draft.stage, Stage::Held) {
+            hold.stage = take.draft.stage.clone();
+            hold.reserved = take.draft.reserved;
+        }
+        self.compare(&mut found, projections, &hold)?;
+        let ticket = self.ticket(place, found.seq);
+        Ok(Taken::Hold { hold: Arc::new(hold), standings, shortfalls, ticket })
+    }
+
+    async fn refused(&self, place: &Place, take: &Take, mut found: Found) -> Result<Taken, EngineError> {
+        let scopes = crate::engine::scopes(&take.accounts);
+        let verdict = step::take(&refs(&found), &scopes, &take.ask, found.now);
+        let Verdict::Refused { mut shortfalls, mut standings } = verdict else {
+            return Err(differs("a refusal"));
+        };
+        let accounts = shortfalls.iter().map(|short| take.ask.charges[short.charge].account);
+        if self.look_further(place, &take.accounts, accounts.collect(), &mut found).await? {
+            match step::take(&refs(&found), &scopes, &take.ask, found.now) {
+                Verdict::Refused { shortfalls: told, standings: shown } => {
+                    (shortfalls, standings) = (told, shown)
+                }
+                Verdict::Fits { .. } => return Err(differs("a refusal")),
+            }
+        }
+        if !take.dry_run {
+            self.spread(take, &mut shortfalls, found.now);
+        }
+        let ticket = match self.options.answers {
+            Answers::ByEngine => None,
+            Answers::ByLedger => Some(self.ticket(place, found.seq)),
+        };
+        Ok(Taken::Refused { shortfalls, standings, ticket })
+    }
+
+    /// See [`Promises`].
+    fn spread(&self, take: &Take, shortfalls: &mut Shortfalls, now: Millis) {
+        let pool = take.accounts.iter().position(|key| key.scope == Scope::Pool);
+        let Some(pool) = pool.filter(|pool| {
+            shortfalls.iter().any(|short| usize::from(take.ask.charges[short.charge].account) == *pool)
+        }) else {
+            return;
+        };
+        let mut promises = self.promises.lock();
+        let promises = promises.entry(take.accounts[pool].clone()).or_default();
+        promises.spread(pool as u8, &take.accounts[0].owner, &take.ask.charges, shortfalls, now);
+    }
+
+    async fn touch_now(
+        &self,
+        key: &AccountKey,
+        charges: &[Charge],
+        now: Millis,
+    ) -> Result<Step<Option<Ticket>>, EngineError> {
+        let place = self.place(key.tenant)?;
+        let call = calls::touch(&place.keys, self.head(&place, now), key, charges);
+        Ok(match self.ask(&place, &self.scripts.touch, &call, true).await? {
+            Answer::Missing { seq, .. } => Step::Missing(self.missing(&place, std::iter::once(key), seq)),
+            Answer::Done(found) if found.accounts.is_empty() => Step::Done(None),
+            Answer::Done(found) => Step::Done(Some(self.ticket(&place, found.seq))),
+            _ => return Err(EngineError::Unavailable),
+        })
+    }
+
+    /// Where asked for: the script made of accounts and hold what the rules do.
+    pub(super) fn compare(
+        &self,
+        found: &mut Found,
+        projections: Projections,
+        hold: &Hold,
+    ) -> Result<(), EngineError> {
+        if !self.options.checks {
+            return Ok(());
+        }
+        let record = Record::read(&found.record).map_err(unreadable)?;
+        let mut same = record.hold == *hold;
+        for ((account, projection), after) in found.accounts.iter_mut().zip(projections).zip(&found.after) {
+            account.accept(projection);
+            let after = Packed::read(after).map_err(unreadable)?;
+            same &= after.cells == account.cells()
+                && after.spent == *account.spent()
+                && after.advanced_to == account.advanced_to();
+        }
+        debug_assert!(same, "a script and the rules differ: {hold:?} {:?}", record.hold);
+        if same { Ok(()) } else { Err(differs("a step")) }
+    }
+}
+
+pub(super) fn refs(found: &Found) -> SmallVec<[&Account; 3]> {
+    found.accounts.iter().collect()
+}
+
+pub(super) fn unavailable(error: RedisError) -> EngineError {
+    tracing::warn!(error = &error as &dyn std::error::Error, "Redis did not answer");
+    EngineError::Unavailable
+}
+
+pub(super) fn unreadable(_: Unreadable) -> EngineError {
+    tracing::error!("Redis has something that cannot be read");
+    EngineError::Unavailable
+}
+
+pub(super) fn differs(what: &str) -> EngineError {
+    tracing::error!(what, "a script decided otherwise than the rules");
+    EngineError::Unavailable
+}
+
+/// Names an operation, so that it is not done twice.
+pub(super) fn operation_id() -> [u8; 16] {
+    let mut id = [0; 16];
+    // Without randomness the time of the process has to do.
+    if getrandom::fill(&mut id).is_err() {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        id = since.as_nanos().to_le_bytes();
+    }
+    id
+}
+
+impl Engine for RedisEngine {
+    fn take<'a>(&'a self, take: &'a Take, now: Millis) -> Reply<'a, Taken> {
+        self.take_now(take, now).boxed()
+    }
+
+    fn finish<'a>(&'a self, finish: &'a Finish, now: Millis) -> Reply<'a, Finished> {
+        self.finish_now(finish, now).boxed()
+    }
+
+    fn extend<'a>(&'a self, extend: &'a Extend, now: Millis) -> Reply<'a, Extended> {
+        self.extend_now(extend, now).boxed()
+    }
+
+    fn touch<'a>(
+        &'a self,
+        key: &'a AccountKey,
+        charges: &'a [Charge],
+        now: Millis,
+    ) -> Reply<'a, Option<Ticket>> {
+        self.touch_now(key, charges, now).boxed()
+    }
+
+    fn move_account<'a>(
+        &'a self,
+        tenant: TenantRef,
+        from: &'a UserId,
+        to: &'a UserId,
+        now: Millis,
+    ) -> Reply<'a, Moved> {
+        self.move_now(tenant, from, to, now).boxed()
+    }
+
+    fn reopen<'a>(&'a self, key: &'a AccountKey) -> Plain<'a, ()> {
+        self.reopen_now(key).boxed()
+    }
+
+    fn rest<'a>(&'a self, key: &'a AccountKey, now: Millis) -> Reply<'a, Rest> {
+        self.rest_now(key, now).boxed()
+    }
+
+    fn probe<'a>(
+        &'a self,
+        accounts: &'a [AccountKey],
+        charges: &'a [Charge],
+        now: Millis,
+    ) -> Plain<'a, Vec<Option<Probed>>> {
+        self.probe_now(accounts, charges, now).boxed()
+    }
+
+    fn hold(&self, tenant: TenantRef, id: HoldId) -> Plain<'_, Option<Arc<Hold>>> {
+        self.hold_now(tenant, id).boxed()
+    }
+
+    fn request<'a>(&'a self, user: &'a AccountKey, digest: u64, now: Millis) -> Reply<'a, Option<HoldId>> {
+        self.request_now(user, digest, now).boxed()
+    }
+
+    fn load<'a>(&'a self, missing: &'a Missing, loaded: Vec<Loaded>) -> Plain<'a, ()> {
+        self.load_now(missing, loaded).boxed()
+    }
+
+    fn changes(&self) -> BoxFuture<'_, Batch> {
+        self.next_batch().boxed()
+    }
+
+    fn committed(&self, batch: Batch) -> BoxFuture<'_, ()> {
+        self.on_record(batch).boxed()
+    }
+
+    fn failed(&self, batch: Batch) -> BoxFuture<'_, ()> {
+        self.not_on_record(batch).boxed()
+    }
+
+    fn barrier(&self, tenant: TenantRef) -> Ticket {
+        match self.place(tenant) {
+            Ok(place) => self.ticket(&place, place.view.known),
+            Err(_) => Ticket::done(),
+        }
+    }
+
+    fn forget_tenant(&self, tenant: TenantRef) -> Plain<'_, ()> {
+        self.forget_now(tenant).boxed()
+    }
+
+    fn sweep(&self, _now: Millis) -> BoxFuture<'_, usize> {
+        // Keys end by themselves; what is here are promises alone.
+        self.promises.lock().clear();
+        std::future::ready(0).boxed()
+    }
+
+    fn admit(&self, tenant: TenantRef, recorded: Slot) -> Plain<'_, bool> {
+        self.admit_now(tenant, recorded).boxed()
+    }
+
+    fn close_slot(&self, tenant: TenantRef, epoch: u64) -> Plain<'_, ()> {
+        self.close_now(tenant, epoch).boxed()
+    }
+
+    fn remaining(&self, tenant: TenantRef, recorded: Slot) -> Plain<'_, Option<Batch>> {
+        self.remaining_now(tenant, recorded).boxed()
+    }
+
+    fn open_slot(&self, tenant: TenantRef, recorded: Slot) -> Plain<'_, ()> {
+        self.open_now(tenant, recorded).boxed()
+    }
+
+    fn position(&self, tenant: TenantRef) -> Plain<'_, Option<Position>> {
+        self.position_now(tenant).boxed()
+    }
+
+    fn clock(&self, tenant: TenantRef) -> Plain<'_, Option<Millis>> {
+        self.clock_now(tenant).boxed()
+    }
+
+    fn set_clock(&self, tenant: TenantRef, now: Millis) -> Plain<'_, ()> {
+        self.set_clock_now(tenant, now).boxed()
+    }
+}
