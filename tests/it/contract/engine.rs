@@ -460,4 +460,5 @@ async fn parallel_takes_admit_exactly_what_there_is() {
     }
 }
 
+mod apart;
 mod moving;

@@ -50,14 +50,19 @@ pub async fn in_redis() -> Engines {
     let mut list = Vec::new();
     for (name, url) in servers {
         let Some(url) = url else { continue };
-        let redis = Redis::connect(&url).await.expect("it is up");
-        let engine = RedisEngine::new(redis, Options { checks: true, ..Options::default() });
-        for tenant in [TenantRef(1), TenantRef(2)] {
-            engine.open_slot(tenant, slot).await.expect("up");
-            assert!(engine.admit(tenant, slot).await.expect("up"), "{name}");
-            engine.set_clock(tenant, NOW).await.expect("up");
-        }
-        list.push((name, Arc::new(engine) as Arc<dyn Engine>));
+        list.push((name, at(&url, Options::default(), slot).await));
     }
     Engines { list: list.into_iter(), _turn: Some(turn) }
+}
+
+/// One node's engine, with the slots of two test tenants.
+pub async fn at(url: &str, options: Options, slot: Slot) -> Arc<dyn Engine> {
+    let redis = Redis::connect(url).await.expect("it is up");
+    let engine = RedisEngine::new(redis, Options { checks: true, ..options });
+    for tenant in [TenantRef(1), TenantRef(2)] {
+        engine.open_slot(tenant, slot).await.expect("up");
+        assert!(engine.admit(tenant, slot).await.expect("up"));
+        engine.set_clock(tenant, NOW).await.expect("up");
+    }
+    Arc::new(engine)
 }
