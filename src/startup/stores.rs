@@ -3,12 +3,16 @@
 use std::sync::Arc;
 
 use anyhow::Context;
+use secrecy::ExposeSecret;
 
 use super::DataDir;
 use crate::config::{Config, Stores};
 use crate::engine::{Engine, MemoryEngine};
-use crate::ledger::{Ledger, SqliteLedger};
+use crate::ledger::{Ledger, PostgresLedger, SqliteLedger};
 use crate::service::Registry;
+
+/// Connections of a node to Postgres: what one node writes at a time is few.
+const CONNECTIONS: u32 = 16;
 
 /// Opens the ledger, bringing its schema up to date.
 pub async fn ledger(dir: &DataDir, stores: &Stores) -> anyhow::Result<Arc<dyn Ledger>> {
@@ -18,7 +22,10 @@ pub async fn ledger(dir: &DataDir, stores: &Stores) -> anyhow::Result<Arc<dyn Le
             let ledger = SqliteLedger::open(&path, *durability).await;
             Ok(Arc::new(ledger.with_context(|| format!("cannot open the database {}", path.display()))?))
         }
-        Stores::Shared { .. } => anyhow::bail!("not yet"),
+        Stores::Shared { database_url, .. } => {
+            let ledger = PostgresLedger::open(database_url.expose_secret(), CONNECTIONS).await;
+            Ok(Arc::new(ledger.context("cannot open the database of `database_url`")?))
+        }
     }
 }
 

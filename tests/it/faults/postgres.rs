@@ -70,6 +70,39 @@ async fn what_postgres_took_before_it_was_killed_is_on_record_once_and_the_ledge
     }
 }
 
+/// A server behind a broken line neither answers nor refuses.
+#[tokio::test]
+async fn a_postgres_that_stands_still_is_told_as_away_and_used_again_when_it_moves() {
+    let Some(server) = Postgres::start() else { return };
+    let ledger = PostgresLedger::open(&server.url("postgres"), 6).await.unwrap();
+    ledger.commit(vec![step(1)]).await.unwrap();
+    server.freeze();
+    // One finds its connection dumb, the others get none: more than there are.
+    let asked = join_all((0..6).map(|_| ledger.revision()));
+    let written = join_all((0..6).map(|n| ledger.commit(vec![step(10 + n)])));
+    let (asked, written) = futures_util::future::join(asked, written).await;
+    let away = |error: Option<LedgerError>| matches!(error, Some(LedgerError::Unavailable(_)));
+    assert!(asked.into_iter().all(|answer| away(answer.err())));
+    assert!(written.into_iter().all(|answer| away(answer.err())));
+    server.thaw();
+    ledger.commit(vec![step(2)]).await.unwrap();
+    let [one, other] = [1, 2].map(|n| hold("u_1", n).id);
+    assert!(ledger.hold(TENANT, one).await.unwrap().is_some());
+    assert!(ledger.hold(TENANT, other).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn texts_that_postgres_cannot_hold_do_not_close_the_door() {
+    let Some(server) = Postgres::shared() else { return };
+    let database = server.with_schema();
+    let ledger = PostgresLedger::open(&database.url(), 2).await.unwrap();
+    let reason = apportion::ledger::Written { reason: Some("a\0b".into()), ..written() };
+    ledger.put_user(TENANT, person("u_1"), reason).await.unwrap();
+    let query = AuditQuery { limit: 1, ..AuditQuery::default() };
+    let audit = ledger.audit(TENANT, query).await.unwrap();
+    assert_eq!(audit[0].written.reason.as_deref(), Some("a\u{FFFD}b"));
+}
+
 #[tokio::test]
 async fn a_database_that_is_not_there_is_told_and_no_password_with_it() {
     let Some(server) = Postgres::shared() else { return };

@@ -108,14 +108,23 @@ impl Postgres {
     /// machine's memory runs out.
     pub fn kill(&self) {
         let mut child = self.child.lock().unwrap();
-        let workers = Command::new("pgrep").args(["-P", &child.id().to_string()]).output();
+        let workers = workers(&child);
         child.kill().expect("it was started");
         child.wait().expect("it ends");
-        let workers = String::from_utf8(workers.expect("pgrep runs").stdout).expect("numbers");
-        for pid in workers.split_whitespace() {
-            // It may have ended with the first one.
-            let _ = Command::new("kill").args(["-KILL", pid]).output();
-        }
+        signal_all(&workers, "KILL");
+    }
+
+    /// It stands still, with its connections open.
+    pub fn freeze(&self) {
+        let child = self.child.lock().unwrap();
+        lasting::signal(child.id(), "STOP");
+        signal_all(&workers(&child), "STOP");
+    }
+
+    pub fn thaw(&self) {
+        let child = self.child.lock().unwrap();
+        signal_all(&workers(&child), "CONT");
+        lasting::signal(child.id(), "CONT");
     }
 
     /// Starts it again after [`kill`](Self::kill), with what it has on disk.
@@ -165,6 +174,20 @@ impl Drop for Database {
         let mut command = client(&self.server.programs, self.server.port, "postgres");
         // A test that failed has more to say than this.
         let _ = command.args(["-c", &text]).output();
+    }
+}
+
+/// Each connection has a process of its own.
+fn workers(first: &Child) -> Vec<String> {
+    let found = Command::new("pgrep").args(["-P", &first.id().to_string()]).output();
+    let numbers = String::from_utf8(found.expect("pgrep runs").stdout).expect("numbers");
+    numbers.split_whitespace().map(str::to_owned).collect()
+}
+
+fn signal_all(pids: &[String], name: &str) {
+    for pid in pids {
+        // It may have ended meanwhile.
+        let _ = Command::new("kill").args([&format!("-{name}"), pid]).output();
     }
 }
 
