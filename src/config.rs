@@ -405,5 +405,4 @@ impl Provider for Environment {
 }
 
 #[cfg(test)]
-#[path = "config_tests.rs"]
 mod tests;

@@ -174,6 +174,15 @@ pub trait Engine: Send + Sync + 'static {
     }
 }
 
+/// Short messages among the nodes that share an engine. Nothing rests on them:
+/// what they tell is found out without them, a little later.
+pub trait Channel: Send + Sync + 'static {
+    /// Best effort.
+    fn tell(&self, message: Vec<u8>) -> BoxFuture<'_, ()>;
+    /// The next message; `None`: some may have been missed. For one listener.
+    fn hear(&self) -> BoxFuture<'_, Option<Vec<u8>>>;
+}
+
 pub type Reply<'a, T> = BoxFuture<'a, Result<Step<T>, EngineError>>;
 /// An answer that no account can be missing for.
 pub type Plain<'a, T> = BoxFuture<'a, Result<T, EngineError>>;

@@ -1,6 +1,7 @@
 //! Clocks: the wall's, which never goes back, and those of test tenants,
 //! which stand where they were set.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -19,10 +20,20 @@ pub struct WallClock {
     offset: AtomicI64,
     /// What is added to the machine's clock: that of another machine decides.
     lead: AtomicI64,
+    /// Shows that one's, once it has been measured.
+    other: OnceLock<OtherClock>,
     /// When `follow` last looked, in ms since `started`.
     followed: AtomicI64,
     /// The latest answer given: no later one is earlier.
     latest: AtomicI64,
+}
+
+struct OtherClock(Box<dyn Fn() -> Option<Millis> + Send + Sync>);
+
+impl std::fmt::Debug for OtherClock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OtherClock")
+    }
 }
 
 impl Default for WallClock {
@@ -38,6 +49,7 @@ impl WallClock {
             started: Instant::now(),
             offset: AtomicI64::new(now),
             lead: AtomicI64::new(0),
+            other: OnceLock::new(),
             followed: AtomicI64::new(0),
             latest: AtomicI64::new(now),
         }
@@ -49,21 +61,27 @@ impl WallClock {
 
     /// Compares with the machine's clock; see the type.
     pub fn follow(&self) {
+        if let Some(now) = self.other.get().and_then(|other| (other.0)()) {
+            self.lead.store(now.0 - machine_ms(), Relaxed);
+        }
         self.follow_to(self.running_ms(), machine_ms() + self.lead.load(Relaxed));
+    }
+
+    /// From now on the clock follows another one instead of the machine's:
+    /// first at once, also back, for nothing has been decided yet.
+    pub fn follow_other(&self, other: impl Fn() -> Option<Millis> + Send + Sync + 'static) {
+        if let Some(now) = other() {
+            self.lead.store(now.0 - machine_ms(), Relaxed);
+            self.offset.store(now.0 - self.running_ms(), Relaxed);
+            self.latest.store(now.0, Relaxed);
+        }
+        let _ = self.other.set(OtherClock(Box::new(other)));
     }
 
     /// From now on the clock follows one that says `now` at this moment.
     pub fn lead_to(&self, now: Millis) {
         self.lead.store(now.0 - machine_ms(), Relaxed);
-        self.follow();
-    }
-
-    /// As [`lead_to`](Self::lead_to), before anything was decided: also back,
-    /// at once.
-    pub fn start_at(&self, now: Millis) {
-        self.lead.store(now.0 - machine_ms(), Relaxed);
-        self.offset.store(now.0 - self.running_ms(), Relaxed);
-        self.latest.store(now.0, Relaxed);
+        self.follow_to(self.running_ms(), now.0);
     }
 
     fn running_ms(&self) -> i64 {

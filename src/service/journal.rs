@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::Service;
+use super::watchers::Bell;
 use crate::domain::hold::{Hold, Stage};
 use crate::engine::{self, Batch};
 use crate::ledger::{self, LedgerError, UsageDelta};
@@ -51,8 +52,7 @@ impl Service {
             self.engine.committed(batch).await;
             return Ok(());
         }
-        let accounts = batch.changes.iter().flat_map(|change| change.accounts.iter().map(|(key, _)| key));
-        let watching = self.registry.watchers.of_accounts(accounts);
+        let watching = self.told_to_watchers(&batch);
         let committed = match batch.fence {
             Some(fence) => self.ledger.commit_fenced(changes, fence).await,
             None => self.ledger.commit(changes).await,
@@ -90,6 +90,14 @@ impl Service {
         for hold in holds.filter(|hold| hold.admits_user) {
             self.registry.forget_user(hold.tenant, &hold.user);
         }
+    }
+
+    /// Tells the other nodes whose accounts a batch changes, and names the
+    /// bells of those who watch here.
+    fn told_to_watchers(&self, batch: &Batch) -> Vec<Arc<Bell>> {
+        let accounts = batch.changes.iter().flat_map(|change| change.accounts.iter().map(|(key, _)| key));
+        self.news.changed(accounts.clone());
+        self.registry.watchers.of_accounts(accounts)
     }
 }
 

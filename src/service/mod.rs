@@ -30,6 +30,7 @@ mod key_files;
 mod keyring;
 pub mod keys;
 pub mod moving;
+mod news;
 pub mod orgs;
 pub mod plans;
 pub mod profiles;
@@ -94,6 +95,7 @@ pub struct Service {
     stopping: AtomicBool,
     /// Changes came on record, by whomever.
     drained: tokio::sync::Notify,
+    news: news::News,
     /// A tenant was deleted.
     purge_due: tokio::sync::Notify,
 }
@@ -116,6 +118,7 @@ impl Service {
             no_plan: Plan::none(),
             stopping: AtomicBool::new(false),
             drained: tokio::sync::Notify::new(),
+            news: news::News::default(),
             purge_due: tokio::sync::Notify::new(),
         })
     }

@@ -31,7 +31,9 @@ impl Service {
         if self.engine.admit(tenant, recorded).await? {
             return Ok(());
         }
-        tracing::warn!(tenant.number = tenant.0, slot.epoch = recorded.epoch, "a slot is built anew");
+        if recorded.drained > 0 {
+            tracing::warn!(tenant.number = tenant.0, slot.epoch = recorded.epoch, "a slot is built anew");
+        }
         // What it still has goes on record first: all of it was answered.
         self.engine.close_slot(tenant, recorded.epoch).await?;
         self.drain_slot(tenant).await?;

@@ -124,7 +124,7 @@ impl Watchers {
         Some(Seat { watchers: Arc::clone(self), bell, keys })
     }
 
-    fn nobody(&self) -> bool {
+    pub(super) fn nobody(&self) -> bool {
         self.open.load(Relaxed) == 0
     }
 

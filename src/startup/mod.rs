@@ -65,15 +65,18 @@ impl Application {
         let data = open_in(&dir, &config).await?;
         let welcome = welcome::first_start(&data.registry, address, config.allow_generated_keys).await?;
         data.registry.watchers.bound(config.http.max_streams);
-        let engine = stores::engine(&config, &data.registry).await?;
-        let running = Running::start(data, engine);
+        let deciding = stores::engine(&config, &data.registry).await?;
+        let running = Running::start(data, deciding.engine);
         // What a crash left half done is done before anybody asks.
         running.service.go_on_erasing().await;
-        let background = vec![
+        let mut background = vec![
             running.service.start_sweeper(),
             running.service.start_purging(),
             running.registry.start_polling(),
         ];
+        if let Some(channel) = deciding.channel {
+            background.extend(running.service.start_news(channel));
+        }
         let state = State::new(
             running.service.clone(),
             http_settings(&config),

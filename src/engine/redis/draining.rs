@@ -17,7 +17,6 @@ use super::calls::Call;
 use super::engine::{RedisEngine, unavailable, unreadable};
 use super::keys::Keys;
 use super::record::Record;
-use super::slots::hash_slot;
 use super::state::Packed;
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::HoldId;
@@ -203,11 +202,11 @@ impl RedisEngine {
 
     /// What follows on what is on record, without a gap.
     async fn read_stream(&self, tenant: TenantRef, recorded: Slot) -> Result<Option<Batch>, EngineError> {
-        let keys = Keys::new(tenant, recorded.epoch);
+        let keys = Keys::new(self.owner(tenant), recorded.epoch);
         let from = format!("{}-0", recorded.drained + 1);
         let mut range = cmd("XRANGE");
         range.arg(keys.stream()).arg(from).arg("+").arg("COUNT").arg(PORTION);
-        let (value, _) = self.redis.run(hash_slot(tenant), &range).await.map_err(unavailable)?;
+        let (value, _) = self.redis.run(self.hash_slot(tenant), &range).await.map_err(unavailable)?;
         let Value::Array(entries) = value else { return Err(unreadable(Unreadable)) };
         let (mut changes, mut to) = (Vec::with_capacity(entries.len()), recorded.drained);
         for entry in entries {
@@ -251,11 +250,11 @@ impl RedisEngine {
         to: u64,
         finished: &[HoldId],
     ) -> Result<(), EngineError> {
-        let keys = Keys::new(tenant, epoch);
+        let keys = Keys::new(self.owner(tenant), epoch);
         let mut call = Call { keys: vec![keys.meta(), keys.stream()], args: Vec::new() };
         call.keys.extend(finished.iter().map(|hold| keys.hold(*hold)));
         call.args.extend([epoch, to, FINISHED_STAYS].map(|number| number.to_string().into_bytes()));
-        self.call(hash_slot(tenant), &self.scripts.drained, &call).await?;
+        self.call(self.hash_slot(tenant), &self.scripts.drained, &call).await?;
         Ok(())
     }
 }

@@ -15,8 +15,8 @@ use super::calls::{self, Call, Head};
 use super::connection::Generation;
 use super::draining::Drains;
 use super::error::RedisError;
-use super::keys::{self, Keys};
-use super::map::{HashSlot, slot_of};
+use super::keys::Keys;
+use super::map::HashSlot;
 use super::record::Record;
 use super::script::Script;
 use super::scripts::Scripts;
@@ -41,6 +41,8 @@ pub(super) const ENDS_TOLD: usize = 512;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
+    /// Keeps those apart that share a Redis.
+    pub installation: u64,
     pub answers: Answers,
     /// Changes of a tenant that may wait to be recorded.
     pub longest: u64,
@@ -50,7 +52,12 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { answers: Answers::ByEngine, longest: 1_000_000, checks: cfg!(debug_assertions) }
+        Self {
+            installation: 0,
+            answers: Answers::ByEngine,
+            longest: 1_000_000,
+            checks: cfg!(debug_assertions),
+        }
     }
 }
 
@@ -97,8 +104,8 @@ impl RedisEngine {
     /// `Err`: the slot was not compared with the ledger yet.
     pub(super) fn place(&self, tenant: TenantRef) -> Result<Place, EngineError> {
         let view = self.views.lock().get(&tenant).copied().ok_or(EngineError::Unsure(tenant))?;
-        let slot = slot_of(keys::tag(tenant).as_bytes());
-        Ok(Place { tenant, view, keys: Keys::new(tenant, view.epoch), slot })
+        let slot = self.hash_slot(tenant);
+        Ok(Place { tenant, view, keys: Keys::new(self.owner(tenant), view.epoch), slot })
     }
 
     pub(super) fn head(&self, place: &Place, now: Millis) -> Head {

@@ -5,6 +5,13 @@ use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::ids::HoldId;
 use crate::domain::plan::Scope;
 
+/// A tenant of one installation: several may share a Redis.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Owner {
+    pub installation: u64,
+    pub tenant: TenantRef,
+}
+
 /// The keys of one tenant in one epoch.
 #[derive(Debug, Clone)]
 pub(super) struct Keys {
@@ -15,9 +22,11 @@ pub(super) struct Keys {
 }
 
 /// What stands between the braces: our own hash, as ids may hold any bytes.
-pub(super) fn tag(tenant: TenantRef) -> String {
-    let hash = blake3::hash(&tenant.0.to_le_bytes());
-    hash.as_bytes()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+pub(super) fn tag(owner: Owner) -> String {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&owner.installation.to_le_bytes());
+    hasher.update(&owner.tenant.0.to_le_bytes());
+    hasher.finalize().as_bytes()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn letter(scope: Scope) -> char {
@@ -36,8 +45,8 @@ fn scope(letter: u8) -> Option<Scope> {
 }
 
 impl Keys {
-    pub fn new(tenant: TenantRef, epoch: u64) -> Self {
-        Self { tenant, slot: format!("ap:{{{}}}:", tag(tenant)), epoch }
+    pub fn new(owner: Owner, epoch: u64) -> Self {
+        Self { tenant: owner.tenant, slot: format!("ap:{{{}}}:", tag(owner)), epoch }
     }
 
     /// Epoch, numbers, clock.
@@ -95,12 +104,13 @@ mod tests {
 
     #[test]
     fn an_accounts_name_can_be_read_back_whatever_is_in_it() {
-        let keys = Keys::new(TenantRef(7), 3);
+        let seven = Owner { installation: 1, tenant: TenantRef(7) };
+        let keys = Keys::new(seven, 3);
         for owner in ["", "u", "a:b", "{x}:a:u:", "ü\u{301}"] {
             let key = AccountKey { tenant: TenantRef(7), scope: Scope::Org, owner: owner.into() };
             assert_eq!(keys.read_account(keys.account(&key).as_bytes()), Some(key));
         }
-        assert!(keys.is_outlived(&Keys::new(TenantRef(7), 2).stream()));
+        assert!(keys.is_outlived(&Keys::new(seven, 2).stream()));
         assert!(!keys.is_outlived(&keys.stream()) && !keys.is_outlived(&keys.meta()));
     }
 }

@@ -5,6 +5,7 @@ mod answers;
 mod asking;
 mod bytes;
 mod calls;
+mod channel;
 mod checks;
 mod connection;
 mod draining;
@@ -27,6 +28,7 @@ mod topology;
 #[cfg(test)]
 mod twin_tests;
 
+pub use channel::RedisChannel;
 pub use checks::{Finding, Severity};
 pub use connection::Generation;
 pub use engine::{Options, RedisEngine};

@@ -7,7 +7,7 @@ use super::bytes::{Reader, Unreadable};
 use super::calls::Call;
 use super::connection::Generation;
 use super::engine::{Place, RedisEngine, View, unavailable, unreadable};
-use super::keys::{self, Keys};
+use super::keys::{self, Keys, Owner};
 use super::map::{HashSlot, slot_of};
 use crate::domain::charge::TenantRef;
 use crate::domain::slot::{Position, Slot};
@@ -47,10 +47,18 @@ impl Meta {
 }
 
 impl RedisEngine {
+    pub(super) fn owner(&self, tenant: TenantRef) -> Owner {
+        Owner { installation: self.options.installation, tenant }
+    }
+
+    pub(super) fn hash_slot(&self, tenant: TenantRef) -> HashSlot {
+        slot_of(keys::tag(self.owner(tenant)).as_bytes())
+    }
+
     pub(super) async fn meta(&self, tenant: TenantRef) -> Result<(Option<Meta>, Generation), EngineError> {
-        let key = Keys::new(tenant, 0).meta();
+        let key = Keys::new(self.owner(tenant), 0).meta();
         let (value, generation) =
-            self.redis.run(hash_slot(tenant), cmd("GET").arg(key)).await.map_err(unavailable)?;
+            self.redis.run(self.hash_slot(tenant), cmd("GET").arg(key)).await.map_err(unavailable)?;
         Ok((Meta::from_value(value)?, generation))
     }
 
@@ -100,7 +108,7 @@ impl RedisEngine {
         let opened = self.change_slot(tenant, "open", recorded.epoch, recorded.drained).await?;
         self.drains.begins(tenant, recorded);
         if opened {
-            let (keys, slot) = (Keys::new(tenant, recorded.epoch), hash_slot(tenant));
+            let (keys, slot) = (Keys::new(self.owner(tenant), recorded.epoch), self.hash_slot(tenant));
             let redis = self.redis.clone();
             // What fails here ends by itself, or with the tenant.
             tokio::spawn(async move {
@@ -137,21 +145,17 @@ impl RedisEngine {
     ) -> Result<bool, EngineError> {
         let args = [what.to_owned(), epoch.to_string(), number.to_string()];
         let call = Call {
-            keys: vec![Keys::new(tenant, epoch).meta()],
+            keys: vec![Keys::new(self.owner(tenant), epoch).meta()],
             args: args.into_iter().map(String::into_bytes).collect(),
         };
-        let (value, _) = self.call(hash_slot(tenant), &self.scripts.slots, &call).await?;
+        let (value, _) = self.call(self.hash_slot(tenant), &self.scripts.slots, &call).await?;
         Ok(int(Some(value)).map_err(unreadable)? == 1)
     }
 
     pub(super) async fn forget_now(&self, tenant: TenantRef) -> Result<(), EngineError> {
         self.distrust(tenant);
-        unlink(&self.redis, hash_slot(tenant), &Keys::new(tenant, 0), |_, _| true).await
+        unlink(&self.redis, self.hash_slot(tenant), &Keys::new(self.owner(tenant), 0), |_, _| true).await
     }
-}
-
-pub(super) fn hash_slot(tenant: TenantRef) -> HashSlot {
-    slot_of(keys::tag(tenant).as_bytes())
 }
 
 /// Unlinks keys of a tenant, some at a time.

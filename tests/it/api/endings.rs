@@ -4,6 +4,7 @@ use serde_json::json;
 
 use crate::harness::compare::assert_has;
 use crate::harness::sheets::Sheet;
+use crate::harness::stores::Stores;
 use crate::harness::{Server, Tenant};
 
 #[tokio::test]
@@ -319,7 +320,8 @@ async fn an_extend_in_the_next_window_is_asked_of_the_window_of_its_check() {
 #[tokio::test]
 async fn a_hold_is_found_by_its_request_as_soon_as_it_was_answered() {
     static SERVER: std::sync::OnceLock<Server> = std::sync::OnceLock::new();
-    let server = SERVER.get_or_init(|| Server::start(&[("APPORTION_DURABILITY", "os")]));
+    let server =
+        SERVER.get_or_init(|| Server::start(&[("APPORTION_DURABILITY", Stores::of_this_run().quickest())]));
     let t = Tenant::on(server, "UTC", "2026-03-10T12:00:00.000Z").await;
     for n in 0..100 {
         let made = t.check(json!({"user": "u", "request_id": format!("r{n}")})).await;

@@ -19,6 +19,7 @@ mod input;
 mod keys;
 mod lists;
 mod moves;
+mod nodes;
 mod numbers;
 mod odd;
 mod operators;

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::harness::binary;
+use crate::harness::{binary, stores};
 
 /// A serving process; killed when dropped.
 pub struct Process {
@@ -15,7 +15,11 @@ pub struct Process {
 impl Process {
     /// Starts `apportion serve` on a free port and waits until it says which.
     pub fn serve(data: &Path, durability: &str) -> Self {
-        let mut child = Command::new(binary())
+        let mut command = Command::new(binary());
+        if let Some(file) = stores::file(data) {
+            command.env("APPORTION_CONFIG", file);
+        }
+        let mut child = command
             .args(["serve", "--listen", "127.0.0.1:0", "--data"])
             .arg(data)
             .env("APPORTION_DURABILITY", durability)

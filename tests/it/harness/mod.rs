@@ -11,6 +11,7 @@ mod reply;
 mod server;
 pub mod sheets;
 pub mod signer;
+pub mod stores;
 mod tenant;
 pub mod vectors;
 

@@ -8,10 +8,13 @@ use std::sync::{Once, OnceLock, mpsc};
 use apportion::config::{Config, Flags};
 use tempfile::TempDir;
 
+use super::stores::{self, Stores};
+
 /// A running service and its data directory.
 pub struct Server {
     pub url: String,
     pub data: PathBuf,
+    stores: Vec<(&'static str, String)>,
     _kept: TempDir,
 }
 
@@ -26,10 +29,36 @@ impl Server {
     }
 
     /// A service of one's own; `settings` are names and values of its environment.
-    /// It ends with the test binary.
+    /// It ends with the test binary. The stores are those of this run.
     pub fn start(settings: &[(&str, &str)]) -> Self {
+        Self::start_on(&Stores::of_this_run().settings(), settings)
+    }
+
+    /// Another node on the same stores, with a data directory of its own.
+    pub fn beside(&self, settings: &[(&str, &str)]) -> Self {
+        Self::start_keeping(&self.stores, settings, |data| {
+            std::fs::create_dir(data.join("keys")).expect("a new directory");
+            let key = Path::new("keys").join("server.key");
+            std::fs::copy(self.data.join(&key), data.join(&key)).expect("the first node made one");
+        })
+    }
+
+    /// As [`start`](Self::start), on stores of one's own.
+    pub fn start_on(stores: &[(&'static str, String)], settings: &[(&str, &str)]) -> Self {
+        Self::start_keeping(stores, settings, |_| {})
+    }
+
+    fn start_keeping(
+        stores: &[(&'static str, String)],
+        settings: &[(&str, &str)],
+        prepare: impl FnOnce(&Path),
+    ) -> Self {
         let kept = scratch();
         let data = kept.path().to_path_buf();
+        if !stores.is_empty() {
+            stores::keep(&data, stores);
+        }
+        prepare(&data);
         let config = config(&data, settings);
         let (tell, told) = mpsc::channel();
         std::thread::spawn(move || {
@@ -39,7 +68,7 @@ impl Server {
             panic!("the service ended: {built:?}");
         });
         let port = told.recv().expect("the service starts");
-        Self { url: format!("http://127.0.0.1:{port}"), data, _kept: kept }
+        Self { url: format!("http://127.0.0.1:{port}"), data, stores: stores.to_vec(), _kept: kept }
     }
 }
 
@@ -51,7 +80,8 @@ fn config(data: &Path, settings: &[(&str, &str)]) -> Config {
             .map(|(name, value)| (OsString::from(name), OsString::from(value)))
             .collect();
     environment.push(("APPORTION_DATA".into(), data.into()));
-    Config::from_sources(None, environment, &Flags::default()).expect("settings of a test")
+    Config::from_sources(stores::file(data).as_deref(), environment, &Flags::default())
+        .expect("settings of a test")
 }
 
 /// The real binary, as it was when this test binary started: a build that ends meanwhile must not
@@ -72,8 +102,12 @@ pub fn binary() -> &'static Path {
 
 /// Runs the real command line beside the service and gives what it printed.
 pub fn cli(data: &Path, arguments: &[&str]) -> String {
-    let done =
-        Command::new(binary()).args(arguments).arg("--data").arg(data).output().expect("the binary runs");
+    let mut command = Command::new(binary());
+    command.args(arguments).arg("--data").arg(data);
+    if let Some(file) = stores::file(data) {
+        command.arg("--config").arg(file);
+    }
+    let done = command.output().expect("the binary runs");
     assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
     String::from_utf8(done.stdout).expect("text").trim().to_owned()
 }

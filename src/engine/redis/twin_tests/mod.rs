@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use super::answers::{self, Answer, Found};
 use super::bytes::Writer;
 use super::calls::{self, Call, Head};
-use super::keys::Keys;
+use super::keys::{Keys, Owner};
 use super::record::Record;
 use super::scripts;
 use super::state::{self, Packed};
@@ -99,7 +99,7 @@ impl Lives {
         let mut dice = Dice(seed);
         let big = dice.one_in(4);
         let limits = (1..=12).map(|cell| Limit::random(&mut dice, (cell % 3) as u8, cell, big)).collect();
-        let keys = Keys::new(TENANT, 1);
+        let keys = Keys::new(Owner { installation: 0, tenant: TENANT }, 1);
         let mut meta = Writer::default();
         meta.amount(1).amount(0).amount(0).number(0.0).u8(0);
         redis::cmd("FLUSHALL").exec(&mut redis).expect("up");
