@@ -137,6 +137,22 @@ pub trait Engine: Send + Sync + 'static {
     /// Drops accounts that were idle for two sweeps. Returns how many stay.
     fn sweep(&self, now: Millis) -> BoxFuture<'_, usize>;
 
+    /// Whether tenants have slots apart from this process: then what is decided
+    /// comes on record by whichever node is at hand.
+    fn has_slots(&self) -> bool {
+        false
+    }
+    /// Looks at a tenant's slot from time to time, too: others may have left
+    /// something in it and be no more.
+    fn look_after(&self, _tenant: TenantRef, _recorded: Slot) {}
+    /// How far the ledger is behind, as far as this process knows.
+    fn lag(&self) -> Lag {
+        Lag::default()
+    }
+    /// Whether anything can be decided now.
+    fn ready(&self) -> Plain<'_, ()> {
+        std::future::ready(Ok(())).boxed()
+    }
     /// Compares a tenant's slot with what the ledger says of it, after
     /// [`EngineError::Unsure`]. `false`: it is empty or behind and has to be
     /// built anew.
@@ -172,6 +188,15 @@ pub trait Engine: Send + Sync + 'static {
     fn set_clock(&self, _tenant: TenantRef, _now: Millis) -> Plain<'_, ()> {
         std::future::ready(Ok(())).boxed()
     }
+}
+
+/// How far the ledger is behind the engine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Lag {
+    /// Changes that are not on record.
+    pub changes: u64,
+    /// For how long that has been so without a pause, in the worst slot.
+    pub for_ms: u64,
 }
 
 /// Short messages among the nodes that share an engine. Nothing rests on them:

@@ -12,7 +12,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
@@ -219,7 +219,16 @@ impl Collector for OfService {
         let uncounted = ConstCounter::new(self.0.tallies.uncounted());
         let help = "Refusals counted by code alone, since too many users were refused at once";
         let kind = uncounted.metric_type();
-        uncounted.encode(encoder.encode_descriptor("refusals_uncounted", help, None, kind)?)
+        uncounted.encode(encoder.encode_descriptor("refusals_uncounted", help, None, kind)?)?;
+        let lag = self.0.lag();
+        let changes = ConstGauge::new(lag.changes as i64);
+        let help = "Changes that Redis has and Postgres has not, as far as this node knows";
+        let kind = changes.metric_type();
+        changes.encode(encoder.encode_descriptor("ledger_lag_changes", help, None, kind)?)?;
+        let seconds = ConstGauge::new(lag.for_ms as f64 / 1000.0);
+        let help = "For how long some of them have been waiting";
+        let kind = seconds.metric_type();
+        seconds.encode(encoder.encode_descriptor("ledger_lag_seconds", help, None, kind)?)
     }
 }
 

@@ -129,6 +129,11 @@ impl Service {
         if self.stopping.load(Ordering::Relaxed) {
             return Err(ServiceError::StoreUnavailable("the server is about to stop".into()));
         }
+        // Where the engine runs apart, known users are decided about without the
+        // ledger: its absence is no reason to send them elsewhere.
+        if self.engine.has_slots() {
+            return Ok(self.engine.ready().await?);
+        }
         self.ledger.revision().await?;
         Ok(())
     }

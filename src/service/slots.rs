@@ -6,12 +6,14 @@
 //! have been the last word is built anew, in a new epoch: accounts then come
 //! from the ledger as they are asked for.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use super::{Service, ServiceError, Tenant};
 use crate::domain::charge::TenantRef;
 use crate::domain::slot::Position;
 use crate::domain::time::Millis;
+use crate::engine::Lag;
 
 /// Between two looks whether something is on record.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
@@ -50,6 +52,26 @@ impl Service {
                 None => return Ok(()),
             }
         }
+    }
+
+    /// Sees to it that what other nodes left for the ledger is recorded, of
+    /// tenants too whom nobody asks this node about.
+    pub(super) async fn look_after_slots(&self, seen: &mut HashSet<TenantRef>) -> Result<(), ServiceError> {
+        if !self.engine.has_slots() {
+            return Ok(());
+        }
+        for tenant in self.registry.tenants() {
+            if !seen.contains(&tenant.number) {
+                self.engine.look_after(tenant.number, self.ledger.slot(tenant.number).await?);
+                seen.insert(tenant.number);
+            }
+        }
+        Ok(())
+    }
+
+    /// How far the ledger is behind the engine.
+    pub fn lag(&self) -> Lag {
+        self.engine.lag()
     }
 
     /// Waits until the ledger has come so far.

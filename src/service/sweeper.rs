@@ -4,6 +4,7 @@
 //! hold whose rule is due is resolved whenever somebody touches it. The sweep
 //! resolves the rest and drops idle accounts from memory.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,8 +35,13 @@ impl Service {
     pub fn start_sweeper(self: &Arc<Self>) -> JoinHandle<()> {
         let service = Arc::clone(self);
         tokio::spawn(async move {
+            let mut slots_seen = HashSet::new();
             for round in 0u32.. {
                 tokio::time::sleep(EVERY).await;
+                if let Err(error) = service.look_after_slots(&mut slots_seen).await {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "cannot look after what other nodes left");
+                }
                 for tenant in service.registry.tenants() {
                     if let Err(error) = service.resolve_due(&tenant).await {
                         let error = &error as &dyn std::error::Error;

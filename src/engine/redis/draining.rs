@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use redis::{Value, cmd};
@@ -21,7 +21,7 @@ use super::state::Packed;
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::HoldId;
 use crate::domain::slot::{Fence, Slot};
-use crate::engine::{Batch, Change, EngineError, Ticket};
+use crate::engine::{Batch, Change, EngineError, Lag, Ticket};
 
 /// Changes handed over at once at most.
 const PORTION: u64 = 1000;
@@ -54,11 +54,36 @@ struct State {
 struct Seen {
     epoch: u64,
     known: u64,
+    /// On record, as far as this node was told.
+    drained: u64,
+    /// Since when there has been something that is not.
+    behind_since: Option<Instant>,
     failures: u32,
     waiting: Vec<(u64, oneshot::Sender<bool>)>,
 }
 
+impl Seen {
+    fn compare(&mut self) {
+        match self.known > self.drained {
+            true => _ = self.behind_since.get_or_insert_with(Instant::now),
+            false => self.behind_since = None,
+        }
+    }
+}
+
 impl Drains {
+    /// How far the ledger is behind in all slots.
+    pub fn lag(&self) -> Lag {
+        let state = self.state.lock();
+        let mut lag = Lag::default();
+        for seen in state.slots.values() {
+            lag.changes += seen.known.saturating_sub(seen.drained);
+            let behind = seen.behind_since.map_or(0, |since| since.elapsed().as_millis() as u64);
+            lag.for_ms = lag.for_ms.max(behind);
+        }
+        lag
+    }
+
     /// There may be something in it.
     pub fn mark(&self, tenant: TenantRef) {
         let mut state = self.state.lock();
@@ -73,9 +98,16 @@ impl Drains {
         let mut state = self.state.lock();
         let seen = state.slots.entry(tenant).or_default();
         if seen.epoch < epoch {
-            (seen.epoch, seen.known) = (epoch, known);
+            *seen = Seen {
+                epoch,
+                known,
+                drained: known,
+                waiting: std::mem::take(&mut seen.waiting),
+                ..Seen::default()
+            };
         } else if seen.epoch == epoch {
             seen.known = seen.known.max(known);
+            seen.compare();
         }
     }
 
@@ -93,7 +125,12 @@ impl Drains {
             for (number, sender) in seen.waiting.drain(..) {
                 let _ = sender.send(number <= recorded.drained);
             }
-            (seen.epoch, seen.known) = (recorded.epoch, recorded.drained);
+            *seen = Seen {
+                epoch: recorded.epoch,
+                known: recorded.drained,
+                drained: recorded.drained,
+                ..Seen::default()
+            };
         }
     }
 
@@ -112,6 +149,10 @@ impl Drains {
     fn on_record(&self, tenant: TenantRef, epoch: u64, drained: u64) {
         let mut state = self.state.lock();
         let Some(seen) = state.slots.get_mut(&tenant).filter(|seen| seen.epoch == epoch) else { return };
+        seen.drained = drained;
+        // What is left has not waited for longer than since now.
+        seen.behind_since = None;
+        seen.compare();
         for (_, sender) in seen.waiting.extract_if(.., |(number, _)| *number <= drained) {
             let _ = sender.send(true);
         }
@@ -154,12 +195,6 @@ impl Drains {
 }
 
 impl RedisEngine {
-    /// Slots of these tenants are looked at too, every few seconds: others may
-    /// have left something in them and be no more.
-    pub fn look_after(&self, slots: impl Iterator<Item = (TenantRef, Slot)>) {
-        slots.for_each(|(tenant, slot)| self.drains.saw(tenant, slot.epoch, slot.drained));
-    }
-
     pub(super) async fn next_batch(&self) -> Batch {
         loop {
             let tenant = self.drains.next().await;

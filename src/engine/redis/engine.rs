@@ -32,8 +32,8 @@ use crate::domain::step::{self, Projections, Shortfalls, Verdict};
 use crate::domain::time::Millis;
 use crate::engine::promises::Promises;
 use crate::engine::{
-    Answers, Batch, Engine, EngineError, Extend, Extended, Finish, Finished, Loaded, Missing, Moved, Plain,
-    Probed, Reply, Rest, Step, Take, Taken, Ticket,
+    Answers, Batch, Engine, EngineError, Extend, Extended, Finish, Finished, Lag, Loaded, Missing, Moved,
+    Plain, Probed, Reply, Rest, Step, Take, Taken, Ticket,
 };
 
 /// Lease ends to come that a script answers at most.
@@ -434,6 +434,24 @@ impl Engine for RedisEngine {
         // Keys end by themselves; what is here are promises alone.
         self.promises.lock().clear();
         std::future::ready(0).boxed()
+    }
+
+    fn has_slots(&self) -> bool {
+        true
+    }
+
+    fn look_after(&self, tenant: TenantRef, recorded: Slot) {
+        self.drains.saw(tenant, recorded.epoch, recorded.drained);
+        self.drains.mark(tenant);
+    }
+
+    fn lag(&self) -> Lag {
+        self.drains.lag()
+    }
+
+    fn ready(&self) -> Plain<'_, ()> {
+        let away = self.redis.away();
+        std::future::ready(if away.is_empty() { Ok(()) } else { Err(EngineError::Unavailable) }).boxed()
     }
 
     fn admit(&self, tenant: TenantRef, recorded: Slot) -> Plain<'_, bool> {
