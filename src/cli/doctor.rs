@@ -9,10 +9,13 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::config::Config;
+use secrecy::{ExposeSecret, SecretString};
+
+use crate::config::{Config, Stores};
 use crate::domain::time::{Millis, set_tzdata_dir, tz_version};
-use crate::ledger::{Inspection, inspect};
-use crate::startup::DataDir;
+use crate::engine::redis::{Redis, Severity};
+use crate::ledger::{Inspection, inspect, look_at_postgres};
+use crate::startup::{self, DataDir};
 
 use super::{Common, say};
 
@@ -90,7 +93,20 @@ fn examine(config: &Config) -> Vec<Finding> {
     let mut findings = vec![Finding::good("settings", "read, every value makes sense")];
     findings.extend(directory(dir.path()));
     findings.push(lock(holder.as_deref()));
-    findings.extend(database(&dir));
+    match &config.stores {
+        Stores::Embedded(_) => findings.extend(database(&dir)),
+        Stores::Shared { redis_url, database_url, .. } => {
+            let servers = async {
+                let mut findings = vec![postgres(database_url).await];
+                findings.extend(redis(redis_url).await);
+                findings
+            };
+            match startup::runtime() {
+                Ok(runtime) => findings.extend(runtime.block_on(servers)),
+                Err(error) => findings.push(Finding::bad("redis", format!("{error:#}"))),
+            }
+        }
+    }
     findings.extend(keys(&dir.keys()));
     findings.push(zones(config));
     findings.push(clock(&dir));
@@ -181,6 +197,35 @@ fn database(dir: &DataDir) -> Vec<Finding> {
         )
     });
     [Some(version), damage].into_iter().flatten().collect()
+}
+
+async fn postgres(url: &SecretString) -> Finding {
+    const SUBJECT: &str = "postgres";
+    match look_at_postgres(url.expose_secret()).await {
+        Ok((place, true)) => Finding::good(SUBJECT, format!("{place} has this version's schema")),
+        Ok((place, false)) => {
+            let text = format!("{place} answers; the next start (or `apportion migrate`) makes its schema");
+            Finding::good(SUBJECT, text)
+        }
+        Err(error) => Finding::bad(SUBJECT, chain(&error)),
+    }
+}
+
+async fn redis(url: &SecretString) -> Vec<Finding> {
+    const SUBJECT: &str = "redis";
+    let servers = match Redis::connect(url.expose_secret()).await {
+        Ok(servers) => servers,
+        Err(error) => return vec![Finding::bad(SUBJECT, chain(&error))],
+    };
+    let told = servers.check().await.into_iter().map(|found| {
+        let text = format!("{}: {}", found.server, found.text);
+        match found.severity {
+            Severity::Error => Finding::bad(SUBJECT, text),
+            Severity::Warning => Finding::odd(SUBJECT, text),
+            Severity::Info => Finding::good(SUBJECT, text),
+        }
+    });
+    told.collect()
 }
 
 fn keys(dir: &Path) -> Vec<Finding> {

@@ -6,6 +6,7 @@
 mod capacity;
 mod doctor;
 mod input;
+mod inspect;
 mod key;
 mod migrate;
 mod openapi;
@@ -61,6 +62,9 @@ enum Command {
     /// Make tokens
     #[command(subcommand)]
     Token(token::TokenCommand),
+    /// Show an account as it is kept
+    #[command(subcommand)]
+    Inspect(inspect::InspectCommand),
     /// Bring the database to this version's schema
     Migrate,
     /// Look after plan sheets
@@ -115,6 +119,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Tenant(command) => tenant::run(&common, command),
         Command::Key(command) => key::run(&common, command),
         Command::Token(command) => token::run(&common, command),
+        Command::Inspect(command) => inspect::run(&common, command),
         Command::Migrate => migrate::run(&common),
         Command::Plans(command) => plans::run(command),
         Command::Capacity(args) => capacity::run(&common, args),

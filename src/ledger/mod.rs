@@ -13,7 +13,7 @@ mod tallies;
 pub use changes::{Bucket, Changed, Changes, Told, What};
 pub use doubt::{DoubtFilter, DoubtKey, DoubtPage, DoubtQuery};
 pub use history::{AuditEntry, AuditQuery, Edge, History, HistoryQuery};
-pub use postgres::PostgresLedger;
+pub use postgres::{PostgresLedger, look_at_postgres};
 pub use rights::{Granting, Month, Move, Overridden, Rights};
 pub use sqlite::{Durability, Inspection, SqliteLedger, inspect};
 pub use tallies::{

@@ -30,6 +30,8 @@ use crate::ledger::{Durability, Ledger};
 use crate::service::clock::WallClock;
 use crate::service::{Journal, Registry, RegistryOptions, Service, Tallier};
 
+pub use stores::inspect as inspect_engine;
+
 pub use data_dir::{DataDir, DataDirError, DataLock};
 
 /// Connections that the kernel keeps until a worker accepts them.

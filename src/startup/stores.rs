@@ -7,6 +7,7 @@ use secrecy::ExposeSecret;
 
 use super::DataDir;
 use crate::config::{Config, Stores};
+use crate::domain::charge::AccountKey;
 use crate::domain::time::Millis;
 use crate::engine::redis::{self, Redis, RedisChannel, RedisEngine, Severity};
 use crate::engine::{Channel, Engine, MemoryEngine};
@@ -53,6 +54,19 @@ pub async fn engine(config: &Config, registry: &Arc<Registry>) -> anyhow::Result
     let options = redis::Options { answers: *answers, installation, ..redis::Options::default() };
     let engine = Arc::new(RedisEngine::new(servers, options));
     Ok(Deciding { engine, channel: Some(channel) })
+}
+
+/// What Redis has of an account.
+pub async fn inspect(
+    config: &Config,
+    registry: &Arc<Registry>,
+    key: &AccountKey,
+) -> anyhow::Result<serde_json::Value> {
+    let Stores::Shared { redis_url, .. } = &config.stores else { return Ok(serde_json::Value::Null) };
+    let servers = Redis::connect(redis_url.expose_secret()).await.context("the setting `redis_url`")?;
+    let installation = registry.installation().await?;
+    let engine = RedisEngine::new(servers, redis::Options { installation, ..redis::Options::default() });
+    Ok(engine.inspect(key).await?)
 }
 
 /// Says what is odd about the servers, and ends the start where accounts would

@@ -35,6 +35,6 @@ pub use engine::{Options, RedisEngine};
 pub use error::RedisError;
 pub use map::{HashSlot, slot_of};
 pub use script::Script;
-pub use state::inspect;
+pub use state::{inspect, inspect_account};
 pub use subscription::{Heard, Subscription};
 pub use topology::Redis;

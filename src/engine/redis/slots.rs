@@ -9,7 +9,7 @@ use super::connection::Generation;
 use super::engine::{Place, RedisEngine, View, unavailable, unreadable};
 use super::keys::{self, Keys, Owner};
 use super::map::{HashSlot, slot_of};
-use crate::domain::charge::TenantRef;
+use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::slot::{Position, Slot};
 use crate::domain::time::Millis;
 use crate::engine::EngineError;
@@ -60,6 +60,31 @@ impl RedisEngine {
         let (value, generation) =
             self.redis.run(self.hash_slot(tenant), cmd("GET").arg(key)).await.map_err(unavailable)?;
         Ok((Meta::from_value(value)?, generation))
+    }
+
+    /// What Redis has of an account, and of its slot, for a person to see.
+    pub async fn inspect(&self, key: &AccountKey) -> Result<serde_json::Value, EngineError> {
+        let Some(meta) = self.meta(key.tenant).await?.0 else { return Ok(serde_json::Value::Null) };
+        let (keys, slot) = (Keys::new(self.owner(key.tenant), meta.epoch), self.hash_slot(key.tenant));
+        let (state, _) =
+            self.redis.run(slot, cmd("GET").arg(keys.account(key))).await.map_err(unavailable)?;
+        let (open, _) = self.redis.run(slot, cmd("ZCARD").arg(keys.open(key))).await.map_err(unavailable)?;
+        let state = match state {
+            Value::Nil => None,
+            state => super::state::inspect(&bytes(Some(state)).map_err(unreadable)?),
+        };
+        Ok(serde_json::json!({
+            "key": keys.account(key),
+            "account": state,
+            "unfinished_holds": int(Some(open)).map_err(unreadable)?,
+            "slot": {
+                "epoch": meta.epoch,
+                "last_change": meta.seq,
+                "on_record": meta.drained,
+                "clock": meta.clock,
+                "closed": meta.is_closed,
+            },
+        }))
     }
 
     /// Whether a slot, as just read, is the one that was compared with the

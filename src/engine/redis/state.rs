@@ -184,6 +184,11 @@ pub(super) fn read_open(member: &[u8], end: f64) -> Result<Open, Unreadable> {
     Ok((Millis(end as i64), id, parts))
 }
 
+/// Shows an account to a person, as its string would.
+pub fn inspect_account(account: &Account) -> Option<Value> {
+    inspect(&pack(account))
+}
+
 /// Shows an account's string to a person.
 pub fn inspect(bytes: &[u8]) -> Option<Value> {
     let packed = Packed::read(bytes).ok()?;

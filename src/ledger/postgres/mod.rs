@@ -91,6 +91,12 @@ macro_rules! administer {
     }};
 }
 
+/// Looks at a database without changing it: its place without the password, and
+/// whether its schema is this version's.
+pub async fn look_at_postgres(url: &str) -> Result<(String, bool), LedgerError> {
+    Target::of(url)?.look().await
+}
+
 impl PostgresLedger {
     /// Reaches the database and brings its schema up to date (safely beside
     /// other processes that do the same). At most `connections` are opened,

@@ -104,6 +104,17 @@ impl Target {
         connection.close().await.map_err(|error| unopened(&self.place, error))
     }
 
+    /// Looks whether it will do, changing nothing: where it is, and whether its
+    /// schema is this version's.
+    pub async fn look(&self) -> Result<(String, bool), LedgerError> {
+        let connecting = tokio::time::timeout(CONNECT_TIMEOUT, self.options.connect()).await;
+        let connected = connecting.map_err(|_| silent(&self.place))?;
+        let mut connection = connected.map_err(|error| unopened(&self.place, error))?;
+        self.refuse_unfit(&mut connection).await?;
+        let is_current = is_current(&mut connection).await.map_err(|error| unopened(&self.place, error))?;
+        Ok((self.place.clone(), is_current))
+    }
+
     async fn refuse_unfit(&self, connection: &mut PgConnection) -> Result<(), LedgerError> {
         let text = "SELECT CAST(current_setting('server_version_num') AS integer),
                            current_setting('server_encoding')";
