@@ -195,6 +195,8 @@ impl Service {
     }
 
     async fn move_account(&self, tenant: &Tenant, from: &UserId, to: &UserId) -> Result<(), ServiceError> {
+        // What is over and on record stays under the name that it had.
+        self.catch_up(tenant, true).await?;
         let now = tenant.now();
         match self.apply(now, || self.engine.move_account(tenant.number, from, to, now)).await? {
             Moved::Done(ticket) => self.recorded(Unrecorded(Some(ticket))).await,

@@ -1,8 +1,6 @@
 //! What admins do about a hold in doubt.
 
 use serde_json::{Value, json};
-use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions, Row};
 
 use crate::harness::compare::assert_has;
 use crate::harness::sheets::Sheet;
@@ -43,13 +41,21 @@ pub async fn listed(t: &Tenant, query: &str, limit: usize) -> Vec<String> {
 
 /// The rows `hold.resolve` that this tenant's admins left in the audit: target, before, after, reason.
 pub async fn audited(t: &Tenant) -> Vec<(String, Value, Value, String)> {
-    let path = t.server.data.join("apportion.db");
-    let mut file = SqliteConnectOptions::new().filename(path).read_only(true).connect().await.unwrap();
-    let text = "SELECT target, old, new, reason FROM audit WHERE action = 'hold.resolve'
-                AND tenant = (SELECT number FROM tenants WHERE id = $1) ORDER BY number";
-    let rows = sqlx::query(text).bind(&t.id).fetch_all(&mut file).await.unwrap();
-    let json = |text: &str| serde_json::from_str(text).unwrap();
-    rows.iter().map(|row| (row.get(0), json(row.get(1)), json(row.get(2)), row.get(3))).collect()
+    let text = |value: &Value| value.as_str().expect("a text").to_owned();
+    let (mut rows, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = t.get(&format!("/v1/admin/audit?limit=500{cursor}")).await.ok();
+        let all = page["data"].as_array().expect("rows");
+        let resolved = all.iter().filter(|row| row["action"] == "hold.resolve");
+        rows.extend(resolved.map(|row| {
+            (text(&row["target"]), row["before"].clone(), row["after"].clone(), text(&row["reason"]))
+        }));
+        let Some(next) = page["next_cursor"].as_str() else { break };
+        cursor = format!("&cursor={}", percent(next));
+    }
+    // Oldest first.
+    rows.reverse();
+    rows
 }
 
 fn sheet() -> Sheet {

@@ -1,9 +1,10 @@
 //! What operators do to tenants: change, suspend, delete.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use apportion::domain::charge::TenantRef;
-use apportion::ledger::{Durability, Ledger, SqliteLedger, UserQuery};
+use apportion::ledger::{Ledger, UserQuery};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -103,8 +104,8 @@ async fn a_suspended_tenant_is_refused_at_once_and_goes_on_where_it_was() {
 }
 
 /// The database as another process sees it, and the numbers of tenants in it.
-async fn beside(t: &Tenant) -> (SqliteLedger, TenantRef) {
-    let ledger = SqliteLedger::open(&t.server.data.join("apportion.db"), Durability::Os).await.unwrap();
+async fn beside(t: &Tenant) -> (Arc<dyn Ledger>, TenantRef) {
+    let ledger = t.server.ledger().await;
     let rows = ledger.tenants().await.unwrap();
     let number = rows.iter().find(|row| row.id.as_str() == t.id).expect("on record").number;
     (ledger, number)
@@ -136,7 +137,7 @@ async fn a_deleted_tenant_leaves_nothing_and_its_id_is_free() {
     let has_private_key = || private_keys(&t).iter().any(|file| kids.iter().any(|kid| file.contains(kid)));
     assert!(has_private_key(), "its tokens were minted here");
     let (ledger, number) = beside(&t).await;
-    assert!(left(&ledger, number).await > 10);
+    assert!(left(&*ledger, number).await > 10);
     let mut stream = Events::open(&user).await.expect("a stream");
     stream.quota().await;
 
@@ -166,8 +167,8 @@ async fn a_deleted_tenant_leaves_nothing_and_its_id_is_free() {
     assert_eq!(fresh.get("/v1/admin/plans/free").await.ok()["version"], 1);
 
     let begun = Instant::now();
-    while left(&ledger, number).await > 0 || has_private_key() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "{} rows stay", left(&ledger, number).await);
+    while left(&*ledger, number).await > 0 || has_private_key() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{} rows stay", left(&*ledger, number).await);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     fresh.get("/v1/admin/settings").await.ok();
@@ -197,7 +198,7 @@ async fn nothing_that_was_under_way_comes_back_after_a_deletion() {
         })
     });
     let busy: Vec<_> = busy.collect();
-    while left(&ledger, number).await < 10 {
+    while left(&*ledger, number).await < 10 {
         tokio::task::yield_now().await;
     }
     let before: Value = operator.get(&path).await.ok();
@@ -207,8 +208,8 @@ async fn nothing_that_was_under_way_comes_back_after_a_deletion() {
         assert!(caller.await.unwrap() > 0, "nobody was under way");
     }
     let begun = Instant::now();
-    while left(&ledger, number).await > 0 {
-        assert!(begun.elapsed() < Duration::from_secs(20), "{} rows stay", left(&ledger, number).await);
+    while left(&*ledger, number).await > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{} rows stay", left(&*ledger, number).await);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(!ledger.ever_taken(number).await.unwrap());

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::{Once, OnceLock, mpsc};
 
 use apportion::config::{Config, Flags};
+use apportion::ledger::{Durability, Ledger, PostgresLedger, SqliteLedger};
 use tempfile::TempDir;
 
 use super::stores::{self, Stores};
@@ -46,6 +47,17 @@ impl Server {
     /// As [`start`](Self::start), on stores of one's own.
     pub fn start_on(stores: &[(&'static str, String)], settings: &[(&str, &str)]) -> Self {
         Self::start_keeping(stores, settings, |_| {})
+    }
+
+    /// The ledger as another process sees it.
+    pub async fn ledger(&self) -> std::sync::Arc<dyn Ledger> {
+        match self.stores.iter().find(|(name, _)| *name == "database_url") {
+            Some((_, url)) => std::sync::Arc::new(PostgresLedger::open(url, 2).await.expect("it is there")),
+            None => {
+                let path = self.data.join("apportion.db");
+                std::sync::Arc::new(SqliteLedger::open(&path, Durability::Os).await.expect("it is there"))
+            }
+        }
     }
 
     fn start_keeping(

@@ -32,6 +32,11 @@ impl Stores {
         }
     }
 
+    /// Whether the ledger is a file that can be looked into.
+    pub fn is_a_file(self) -> bool {
+        self == Self::Embedded
+    }
+
     /// The durability that answers first.
     pub fn quickest(self) -> &'static str {
         match self {
