@@ -173,7 +173,7 @@ fn a_bad_setting_or_flag_is_a_usage_error() {
     let done =
         apportion(&["serve"]).env("APPORTION_REDIS_URL", "redis://:hunter2@127.0.0.1").output().unwrap();
     assert_eq!(code(&done), 2);
-    assert!(err(&done).contains("not available in this version") && !err(&done).contains("hunter2"));
+    assert!(err(&done).contains("`database_url` is missing") && !err(&done).contains("hunter2"));
     for line in [vec!["sevre"], vec!["serve", "--listen", "nowhere"], vec!["token", "mint", "--tenant", "t"]]
     {
         let done = run(&line);
