@@ -2,6 +2,7 @@
 
 mod deletion;
 mod kill;
+mod nodes;
 mod parallel;
 mod postgres;
 pub mod process;
