@@ -51,7 +51,7 @@ async fn nodes_with_clocks_that_are_apart_refill_a_bucket_once() {
                     let reply = node.check(json!({"user": "u", "lease_seconds": 60})).await;
                     match reply.status {
                         200 => drop(admitted.fetch_add(1, SeqCst)),
-                        _ => drop(reply.refused(429, "rate_limited")),
+                        _ => drop(reply.refused(429, "request_rate_exceeded")),
                     }
                 }
             })
@@ -67,7 +67,9 @@ async fn nodes_with_clocks_that_are_apart_refill_a_bucket_once() {
     let [slow, fast] = admitted.map(|count| count.load(SeqCst));
     // Nodes may be a quarter of a second ahead of the server.
     let most = 5.0 + 5.0 * (took + 0.25);
-    println!("| clocks 5 s slow and 5 s fast | 0 | {slow} + {fast} admitted in {took:.1} s, at most {most:.1} | 0 | hold |");
+    println!(
+        "| clocks 5 s slow and 5 s fast | 0 | {slow} + {fast} admitted in {took:.1} s, at most {most:.1} | 0 | hold |"
+    );
     assert!((slow + fast) as f64 <= most, "{slow} + {fast} in {took} s");
     assert!(slow > 0 && fast > 0, "both decide: {slow} {fast}");
 }

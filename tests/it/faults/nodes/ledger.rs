@@ -77,6 +77,7 @@ async fn an_account_is_never_loaded_from_figures_that_lag() {
                "max_output_tokens": 500, "lease_seconds": 3600})
     };
     pair.client(0).check(body(0)).await.ok();
+    pair.client(1).quota("tight").await.ok();
     postgres.kill();
     // Known to Redis alone.
     pair.client(1).check(body(1)).await.ok();

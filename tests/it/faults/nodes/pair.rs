@@ -19,8 +19,9 @@ pub const PLACES: i64 = 5_000;
 pub const CAPACITY: i64 = 90_000_000;
 
 pub struct Pair {
-    pub database: Database,
-    pub token: String,
+    database: Database,
+    /// Of the slot, before anything was done to it.
+    epoch: i64,
     places: [TempDir; 2],
     addresses: [String; 2],
     nodes: [Option<Process>; 2],
@@ -42,9 +43,10 @@ impl Pair {
     /// The same with another durability.
     pub async fn durable(redis: &str, postgres: &'static Postgres, durability: &str) -> Self {
         let settings = [(); 2].map(|()| vec![("APPORTION_DURABILITY", durability.to_owned())]);
-        let pair = Self::begin(redis, postgres, settings, true);
+        let mut pair = Self::begin(redis, postgres, settings, true);
         pair.client(0).put_clock("2026-03-10T12:00:00.000Z").await.ok();
         pair.put_plans().await;
+        pair.epoch = pair.rebuilt();
         pair
     }
 
@@ -70,7 +72,8 @@ impl Pair {
             cli(places[0].path(), &["token", "mint", "--tenant", "pair", "--scope", scope, "--ttl", "24h"]);
         let addresses = [(); 2].map(|()| format!("127.0.0.1:{}", free_port()));
         let clients = [0, 1].map(|node: usize| Client::new(&format!("http://{}", addresses[node]), &token));
-        let mut pair = Self { database, token, places, addresses, nodes: [None, None], settings, clients, stands };
+        let mut pair =
+            Self { database, epoch: 0, places, addresses, nodes: [None, None], settings, clients, stands };
         pair.start(0);
         pair.start(1);
         pair
@@ -85,6 +88,15 @@ impl Pair {
 
     pub fn kill(&mut self, node: usize) {
         self.nodes[node].take().expect("it runs").kill();
+    }
+
+    /// Nodes that met what must never be say so.
+    pub fn nothing_odd_was_said(&self) {
+        for words in ["decided otherwise", "cannot be read", "a change is missing", "panicked"] {
+            for node in self.nodes.iter().flatten() {
+                assert_eq!(node.said(words), [""; 0]);
+            }
+        }
     }
 
     pub fn process(&self, node: usize) -> &Process {
@@ -108,7 +120,7 @@ impl Pair {
     /// How often the slot was built anew.
     pub fn rebuilt(&self) -> i64 {
         let epoch = self.psql("SELECT epoch FROM slots WHERE tenant = $T");
-        epoch.parse::<i64>().expect("the slot is on record") - 1
+        epoch.parse::<i64>().expect("the slot is on record") - self.epoch
     }
 
     /// Every limit there is: of the user, the tenant and a pool, of every kind.

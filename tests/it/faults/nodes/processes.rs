@@ -36,7 +36,8 @@ async fn a_node_that_slept_longer_than_a_lease_ends_nothing_twice() {
     let [asleep, awake] = pair.clients().clone();
     let load = Load::of(pair.clients(), "");
     load.answers(SOME).await;
-    let ask = |user: &str| json!({"user": user, "input_tokens": 50, "max_output_tokens": 50, "lease_seconds": 1});
+    let ask =
+        |user: &str| json!({"user": user, "input_tokens": 50, "max_output_tokens": 50, "lease_seconds": 1});
     let mut holds = Vec::new();
     for user in ["same", "other"] {
         holds.push((user, asleep.check(ask(user)).await.hold_id()));

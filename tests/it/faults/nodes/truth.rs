@@ -55,6 +55,7 @@ pub async fn check(pair: &Pair, told: &Told, redis: &[&Node], fault: &str, loss:
         }
     }
     assert_eq!(seen(pair, &sums).await, before, "{fault}: built anew from the ledger");
+    pair.nothing_odd_was_said();
     print_line(fault, told, lost.len());
 }
 
