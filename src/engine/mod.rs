@@ -129,6 +129,10 @@ pub trait Engine: Send + Sync + 'static {
     /// process forgets them and everything that was built on them; another one
     /// hands them over again.
     fn failed(&self, batch: Batch) -> BoxFuture<'_, ()>;
+    /// Whether it would take something now.
+    fn answers(&self) -> Plain<'_, ()> {
+        std::future::ready(Ok(())).boxed()
+    }
     /// A ticket for everything of a tenant that happened so far.
     fn barrier(&self, tenant: TenantRef) -> Ticket;
     /// Drops everything of a tenant that is no more. What of it is queued is
@@ -402,6 +406,13 @@ pub struct Change {
     pub moved: Vec<Arc<Hold>>,
     pins: entry::Pins,
     done: Option<oneshot::Sender<bool>>,
+}
+
+/// What the end of a hold makes of it, apart from any account; `Err` is the
+/// answer when it does not end.
+#[allow(clippy::result_large_err, reason = "an answer, not an error; taken apart at once")]
+pub(crate) fn finish_hold(finish: &Finish, before: &Arc<Hold>, now: Millis) -> Result<Hold, Finished> {
+    finishing::end(finish, before, now).map(|(hold, _)| hold)
 }
 
 /// The scopes of `accounts`, in their order.

@@ -419,6 +419,14 @@ impl Engine for RedisEngine {
         self.not_on_record(batch).boxed()
     }
 
+    fn answers(&self) -> Plain<'_, ()> {
+        async move {
+            let answers = self.redis.everywhere(&redis::cmd("PING")).await;
+            answers.into_iter().try_for_each(|(_, answer)| answer.map(drop)).map_err(unavailable)
+        }
+        .boxed()
+    }
+
     fn barrier(&self, tenant: TenantRef) -> Ticket {
         match self.place(tenant) {
             Ok(place) => self.ticket(&place, place.view.known),
