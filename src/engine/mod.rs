@@ -429,6 +429,13 @@ pub struct Change {
     done: Option<oneshot::Sender<bool>>,
 }
 
+/// What the end of a hold makes of it, apart from any account; `Err` is the
+/// answer when it does not end.
+#[allow(clippy::result_large_err, reason = "an answer, not an error; taken apart at once")]
+pub(crate) fn finish_hold(finish: &Finish, before: &Arc<Hold>, now: Millis) -> Result<Hold, Finished> {
+    finishing::end(finish, before, now).map(|(hold, _)| hold)
+}
+
 /// The scopes of `accounts`, in their order.
 pub(crate) fn scopes(accounts: &[AccountKey]) -> SmallVec<[Scope; 4]> {
     accounts.iter().map(|key| key.scope).collect()

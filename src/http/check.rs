@@ -198,6 +198,7 @@ fn allow(allowed: &Allowed) -> Reply {
         limits: Rows(&allowed.limits),
         warnings: Warnings(&allowed.warnings),
         would_refuse: allowed.would_refuse.as_ref().map(WouldRefuseView::from),
+        degraded: allowed.degraded,
     });
     rate_limit::push_headers(&mut reply.headers, &allowed.limits, allowed.now);
     if allowed.replayed {
@@ -232,6 +233,11 @@ pub struct AllowView<'a> {
     /// would have been. Absent when the call would have passed anyway.
     #[serde(skip_serializing_if = "Option::is_none")]
     would_refuse: Option<WouldRefuseView<'a>>,
+    /// The store is away: this node admitted the call by itself and books it
+    /// later. How the limits stand is not known. Absent otherwise.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    degraded: bool,
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use prometheus_client::registry::Registry;
 use super::problem::Kind;
 use super::routes::ROUTES;
 use crate::service::Service;
+use crate::service::outage::Operation;
 
 /// What names of metrics begin with.
 pub const PREFIX: &str = "apportion";
@@ -216,10 +217,9 @@ impl std::fmt::Debug for OfService {
 
 impl Collector for OfService {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
-        let uncounted = ConstCounter::new(self.0.tallies.uncounted());
+        let outage = &self.0.outage;
         let help = "Refusals counted by code alone, since too many users were refused at once";
-        let kind = uncounted.metric_type();
-        uncounted.encode(encoder.encode_descriptor("refusals_uncounted", help, None, kind)?)?;
+        encode_counter(&mut encoder, "refusals_uncounted", help, self.0.tallies.uncounted())?;
         let lag = self.0.lag();
         let changes = ConstGauge::new(lag.changes as i64);
         let help = "Changes that Redis has and Postgres has not, as far as this node knows";
@@ -228,8 +228,32 @@ impl Collector for OfService {
         let seconds = ConstGauge::new(lag.for_ms as f64 / 1000.0);
         let help = "For how long some of them have been waiting";
         let kind = seconds.metric_type();
-        seconds.encode(encoder.encode_descriptor("ledger_lag_seconds", help, None, kind)?)
+        seconds.encode(encoder.encode_descriptor("ledger_lag_seconds", help, None, kind)?)?;
+        let away = ConstGauge::new(i64::from(outage.is_away()));
+        let help = "1 while the store is away";
+        away.encode(encoder.encode_descriptor("degraded", help, None, away.metric_type())?)?;
+        let help = "Checks admitted by this node alone while the store was away";
+        encode_counter(&mut encoder, "degraded_admissions", help, outage.admissions())?;
+        let help = "What failed because the store was away, by operation";
+        let kind = ConstCounter::new(0u64).metric_type();
+        let mut by_operation = encoder.encode_descriptor("store_errors", help, None, kind)?;
+        for op in Operation::ALL {
+            let errors = ConstCounter::new(outage.errors(op));
+            errors.encode(by_operation.encode_family(&[("op", op.as_str())])?)?;
+        }
+        Ok(())
     }
+}
+
+fn encode_counter(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    value: u64,
+) -> std::fmt::Result {
+    let counter = ConstCounter::new(value);
+    let kind = counter.metric_type();
+    counter.encode(encoder.encode_descriptor(name, help, None, kind)?)
 }
 
 /// A request in flight.

@@ -365,6 +365,8 @@ pub trait Ledger: Send + Sync + 'static {
     /// back: the same question for pollers, with an answer that need not be
     /// read up. Revisions are in the order in which writes come to be seen.
     fn changes_since(&self, revision: u64, limit: u32) -> Answer<'_, Changes>;
+    /// Whether it would take a write now.
+    fn takes_writes(&self) -> Answer<'_, ()>;
     /// Flushes and closes.
     fn close(&self) -> BoxFuture<'_, ()>;
 }

@@ -8,6 +8,7 @@ use super::{Service, Tenant, Unrecorded};
 use crate::domain::account::Account;
 use crate::domain::charge::{AccountKey, Charge};
 use crate::domain::hold::Hold;
+use crate::domain::ids::HoldId;
 use crate::domain::plan::Scope;
 use crate::domain::step::{self, Probe, Shown};
 use crate::domain::time::Millis;
@@ -68,6 +69,19 @@ impl Service {
             EngineError::Clock(tenant, now) => self.set_right(tenant, now).await,
             other => Err(other.into()),
         }
+    }
+
+    /// A hold by id: from the engine while it is not finished on record, else
+    /// from the ledger.
+    pub(super) async fn find_hold(
+        &self,
+        tenant: &Tenant,
+        id: HoldId,
+    ) -> Result<Option<Arc<Hold>>, ServiceError> {
+        if let Some(hold) = self.plain(|| self.engine.hold(tenant.number, id)).await? {
+            return Ok(Some(hold));
+        }
+        Ok(self.ledger.hold(tenant.number, id).await?.map(Arc::new))
     }
 
     async fn stored(&self, key: &AccountKey, now: Millis) -> Result<StoredAccount, ServiceError> {

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::charging::{Call, Charging, Subject};
 use super::erasing::LOOKS;
+use super::outage::Operation;
 use super::shadow::believable;
 use super::subject::Party;
 use super::{
@@ -23,15 +24,16 @@ use crate::domain::taking::Taking;
 use crate::domain::time::Millis;
 use crate::engine::{Take, Taken};
 
+type Decided = Result<(CheckReply, Unrecorded), ServiceError>;
+
 /// Seconds a hold keeps its slot when nobody says otherwise.
 const DEFAULT_LEASE_SECONDS: u32 = 600;
 
 impl Service {
     /// Decides a check; what it takes is on record when this returns.
     pub async fn check(&self, tenant: &Tenant, command: CheckCommand) -> Result<CheckReply, ServiceError> {
-        let (reply, ticket) = self.decide(tenant, &command).await?;
-        self.recorded(ticket).await?;
-        Ok(reply)
+        let decided = self.decide(tenant, &command).await;
+        self.on_record_or_alone(tenant, decided).await
     }
 
     /// Decides every check by itself, in order; one wait for all of them.
@@ -46,20 +48,31 @@ impl Service {
         }
         let mut replies = Vec::with_capacity(decided.len());
         for decision in decided {
-            replies.push(match decision {
-                Ok((reply, ticket)) => self.recorded(ticket).await.map(|()| reply),
-                Err(error) => Err(error),
-            });
+            replies.push(self.on_record_or_alone(tenant, decision).await);
         }
         replies
     }
 
-    /// Decides, and counts a refusal and what another limiter decided.
-    async fn decide(
+    /// Waits until a decision is on record. What cannot come there may be
+    /// admitted without the store.
+    async fn on_record_or_alone(
         &self,
         tenant: &Tenant,
-        command: &CheckCommand,
-    ) -> Result<(CheckReply, Unrecorded), ServiceError> {
+        decided: Decided,
+    ) -> Result<CheckReply, ServiceError> {
+        let told = match decided {
+            Ok((reply, ticket)) => match (self.recorded(ticket).await, reply) {
+                (Ok(()), reply) => Ok(reply),
+                (Err(error), CheckReply::Allowed(allowed)) => self.admit_alone(tenant, allowed, error).await,
+                (Err(error), CheckReply::Refused(_)) => Err(error),
+            },
+            Err(error) => Err(error),
+        };
+        self.outage.noted(Operation::Check, told)
+    }
+
+    /// Decides, and counts a refusal and what another limiter decided.
+    async fn decide(&self, tenant: &Tenant, command: &CheckCommand) -> Decided {
         let (decided, account) = self.judge_for(tenant, command).await?;
         if command.dry_run {
             return Ok(decided);
@@ -134,17 +147,15 @@ impl Service {
         Ok(None)
     }
 
-    async fn judge(
-        &self,
-        tenant: &Tenant,
-        command: &CheckCommand,
-        who: &Who<'_>,
-    ) -> Result<(CheckReply, Unrecorded), ServiceError> {
+    async fn judge(&self, tenant: &Tenant, command: &CheckCommand, who: &Who<'_>) -> Decided {
         let now = tenant.now();
         let catalog = tenant.catalog();
         let party = who.party;
         let subject = party.subject(tenant, &catalog, who.account, now)?;
         let mark = command.request_id.clone().map(|id| RequestMark { id, fingerprint: fingerprint(command) });
+        if let Some(reply) = self.admitted_alone(tenant, command, mark.as_ref())? {
+            return Ok((reply, Unrecorded(None)));
+        }
         let taking = catalog.settings.taking(&tenant.id, &command.user);
         let subject = subject.as_ref();
         let context = Context { tenant, catalog: &catalog, who, subject, command, taking, now };
@@ -174,7 +185,7 @@ impl Service {
         let pool = catalog.pool_for(call.model);
         let subject = admissible.subject;
         let charging = subject.charges(&mut call, pool.map(|pool| &**pool), None);
-        let take = Take {
+        let mut take = Take {
             accounts: charging.accounts.clone(),
             ask: Ask {
                 charges: charging.charges.clone(),
@@ -188,7 +199,16 @@ impl Service {
             max_hold_ms: i64::from(catalog.settings.max_hold_seconds) * 1000,
             dry_run: who.dry_run,
         };
-        let taken = self.apply(now, || self.engine.take(&take, now)).await?;
+        take.draft.id = self.outage.id_for(&take.draft);
+        let taken = match self.apply(now, || self.engine.take(&take, now)).await {
+            Err(error) if error.is_outage() && !who.dry_run => {
+                let asked =
+                    Allowed::as_asked(take, admissible.subject.version(), admissible.would_refuse, now);
+                let reply = self.admit_alone(tenant, asked, error).await?;
+                return Ok((reply, Unrecorded(None)));
+            }
+            taken => taken?,
+        };
         self.answer(&context, &admissible, &charging, taken, mark).await
     }
 
@@ -199,7 +219,7 @@ impl Service {
         charging: &Charging<'_>,
         taken: Taken,
         mark: Option<RequestMark>,
-    ) -> Result<(CheckReply, Unrecorded), ServiceError> {
+    ) -> Decided {
         let plan = admissible.subject.version();
         let allowed =
             |hold: Option<Arc<Hold>>, granted: Granted, standings: &[Shown], short: &[Shortfall]| Allowed {
@@ -214,6 +234,7 @@ impl Service {
                     let refusal = || charging.refusal(short, standings, context.now).into();
                     (!short.is_empty()).then(refusal)
                 }),
+                degraded: false,
             };
         match taken {
             Taken::Hold { hold, standings, shortfalls, ticket } => {
@@ -287,12 +308,7 @@ impl Service {
     }
 
     /// Answers a repeated request id.
-    async fn replay(
-        &self,
-        context: &Context<'_, '_>,
-        hold: Arc<Hold>,
-        mark: Option<RequestMark>,
-    ) -> Result<(CheckReply, Unrecorded), ServiceError> {
+    async fn replay(&self, context: &Context<'_, '_>, hold: Arc<Hold>, mark: Option<RequestMark>) -> Decided {
         let ticket = Unrecorded(Some(self.barrier(context.tenant)));
         if hold.request != mark {
             return Ok((CheckReply::Refused(Refusal::plain(Code::RequestIdReused)), ticket));
@@ -310,6 +326,7 @@ impl Service {
             limits,
             warnings: Vec::new(),
             would_refuse: None,
+            degraded: false,
             hold: Some(hold),
         };
         Ok((CheckReply::Allowed(allowed), ticket))
@@ -473,19 +490,4 @@ fn fingerprint(command: &CheckCommand) -> [u8; 16] {
     }
     let hash = blake3::hash(&text);
     std::array::from_fn(|index| hash.as_bytes()[index])
-}
-
-impl Service {
-    /// A hold by id: from the engine while it is not finished on record, else
-    /// from the ledger.
-    pub(super) async fn find_hold(
-        &self,
-        tenant: &Tenant,
-        id: HoldId,
-    ) -> Result<Option<Arc<Hold>>, ServiceError> {
-        if let Some(hold) = self.plain(|| self.engine.hold(tenant.number, id)).await? {
-            return Ok(Some(hold));
-        }
-        Ok(self.ledger.hold(tenant.number, id).await?.map(Arc::new))
-    }
 }

@@ -82,6 +82,8 @@ pub struct Allowed {
     pub warnings: Vec<Warning>,
     /// What enforcement would have refused it for.
     pub would_refuse: Option<WouldRefuse>,
+    /// Admitted without the store, which is away.
+    pub degraded: bool,
 }
 
 #[derive(Debug, Clone)]

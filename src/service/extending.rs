@@ -5,6 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::charging::Charging;
+use super::outage::Operation;
 use super::shadow::believable;
 use super::{ExtendCommand, FinishReply, Finished, Service, ServiceError, Tenant, Unrecorded, WouldRefuse};
 use crate::domain::charge::{AccountKey, Charge, Demand, Figures, MeterCode};
@@ -21,6 +22,16 @@ const ROUNDS: usize = 16;
 
 impl Service {
     pub async fn extend(&self, tenant: &Tenant, command: ExtendCommand) -> Result<FinishReply, ServiceError> {
+        self.outage.noted(Operation::Extend, self.extend_booked(tenant, command).await)
+    }
+
+    async fn extend_booked(
+        &self,
+        tenant: &Tenant,
+        command: ExtendCommand,
+    ) -> Result<FinishReply, ServiceError> {
+        // Its limits cannot be asked before.
+        self.must_be_booked(tenant, command.id)?;
         for _ in 0..ROUNDS {
             let Some(hold) = self.current_hold(tenant, command.id).await? else {
                 return Ok(FinishReply::NotFound);

@@ -343,6 +343,9 @@ impl Ledger for FakeLedger {
     fn prune_tallies(&self, _: TenantRef, _: i32) -> Answer<'_, bool> {
         unreachable!("no test prunes")
     }
+    fn takes_writes(&self) -> Answer<'_, ()> {
+        self.answer(|| Ok(()))
+    }
     fn revision(&self) -> Answer<'_, u64> {
         self.answer(|| Ok(self.revision_now()))
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::charging::{Call, Charging};
 use super::erasing::LOOKS;
+use super::outage::Operation;
 use super::plans::{PlanVersion, VersionRecord, VersionTerms};
 use super::subject::Party;
 use super::{
@@ -23,9 +24,8 @@ type Ended = Result<(FinishReply, Unrecorded), ServiceError>;
 
 impl Service {
     pub async fn settle(&self, tenant: &Tenant, command: SettleCommand) -> Result<FinishReply, ServiceError> {
-        let (reply, ticket) = self.settle_now(tenant, &command).await?;
-        self.recorded(ticket).await?;
-        Ok(reply)
+        let ended = self.settle_now(tenant, &command).await;
+        self.ended_on_record(Operation::Settle, ended).await
     }
 
     /// Settles every hold by itself, in order; one wait for all of them.
@@ -40,10 +40,7 @@ impl Service {
         }
         let mut replies = Vec::with_capacity(ended.len());
         for end in ended {
-            replies.push(match end {
-                Ok((reply, ticket)) => self.recorded(ticket).await.map(|()| reply),
-                Err(error) => Err(error),
-            });
+            replies.push(self.ended_on_record(Operation::Settle, end).await);
         }
         replies
     }
@@ -53,11 +50,19 @@ impl Service {
         tenant: &Tenant,
         command: ReleaseCommand,
     ) -> Result<FinishReply, ServiceError> {
-        let reason = command.reason;
-        let ending = Ending::Release(reason, FinishedBy::Caller);
-        let (reply, ticket) = self.finish(tenant, command.id, &ending).await?;
-        self.recorded(ticket).await?;
-        Ok(reply)
+        let ending = Ending::Release(command.reason, FinishedBy::Caller);
+        let ended = self.finish(tenant, command.id, &ending).await;
+        self.ended_on_record(Operation::Release, ended).await
+    }
+
+    /// Waits until an end is on record.
+    async fn ended_on_record(&self, operation: Operation, ended: Ended) -> Result<FinishReply, ServiceError> {
+        let told = async {
+            let (reply, ticket) = ended?;
+            self.recorded(ticket).await?;
+            Ok(reply)
+        };
+        self.outage.noted(operation, told.await)
     }
 
     async fn settle_now(&self, tenant: &Tenant, command: &SettleCommand) -> Ended {
@@ -76,7 +81,10 @@ impl Service {
         tenant: &Tenant,
         id: HoldId,
     ) -> Result<Option<(Arc<Hold>, Millis)>, ServiceError> {
-        let hold = self.current_hold(tenant, id).await?;
+        let hold = match self.outage.hold(tenant.number, id) {
+            Some(unbooked) => Some(unbooked),
+            None => self.current_hold(tenant, id).await?,
+        };
         Ok(hold.map(|hold| (hold, tenant.now())))
     }
 
@@ -97,6 +105,13 @@ impl Service {
     /// Ends a hold, or tells why not; the step is on record once the ticket
     /// resolves.
     pub(super) async fn finish(&self, tenant: &Tenant, id: HoldId, ending: &Ending<'_>) -> Ended {
+        match self.finish_unbooked(tenant, id, ending).await? {
+            Some(reply) => Ok((reply, Unrecorded(None))),
+            None => self.finish_on_record(tenant, id, ending).await,
+        }
+    }
+
+    pub(super) async fn finish_on_record(&self, tenant: &Tenant, id: HoldId, ending: &Ending<'_>) -> Ended {
         let Some(hold) = self.current_hold(tenant, id).await? else {
             return Ok((FinishReply::NotFound, Unrecorded(None)));
         };
@@ -292,7 +307,7 @@ pub(super) enum Ending<'a> {
 }
 
 impl Ending<'_> {
-    fn by(&self) -> FinishedBy {
+    pub(super) fn by(&self) -> FinishedBy {
         match self {
             Self::Usage { by, .. } | Self::Reserved(by) | Self::Release(_, by) => *by,
             Self::Unknown => FinishedBy::Caller,
@@ -328,7 +343,7 @@ impl Ending<'_> {
     }
 
     /// Whether this ending says what the hold's end said already.
-    fn repeats(&self, hold: &Hold, now: Millis, models: &Models) -> bool {
+    pub(super) fn repeats(&self, hold: &Hold, now: Millis, models: &Models) -> bool {
         match (self, &hold.stage) {
             (Self::Unknown, _) => hold.state(now) == HoldState::InDoubt,
             (Self::Release(_, by), Stage::Released { by: ended_by, .. }) => by == ended_by,

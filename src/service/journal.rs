@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::Service;
+use super::outage::Operation;
 use super::watchers::Bell;
 use crate::domain::hold::{Hold, Stage};
 use crate::engine::{self, Batch};
@@ -75,6 +76,7 @@ impl Service {
                     changes = batch.changes.len(),
                     "cannot record"
                 );
+                self.outage.missed(Operation::Record, &error);
                 self.engine.failed(batch).await;
                 self.registry.watchers.everything_changed();
                 return Err(error);

@@ -32,6 +32,7 @@ pub mod keys;
 pub mod moving;
 mod news;
 pub mod orgs;
+pub mod outage;
 pub mod plans;
 pub mod profiles;
 mod public_key;
@@ -71,6 +72,7 @@ pub use error::ServiceError;
 pub use identity::{Caller, Scopes};
 pub use journal::Journal;
 pub(crate) use key_files::decode_server_key;
+pub use outage::Outage;
 pub use plans::{Plan, PlanVersion};
 pub use registry::{Registry, RegistryOptions};
 pub use tallies::{Tallier, Tallies};
@@ -83,6 +85,8 @@ pub struct Service {
     pub registry: Arc<Registry>,
     engine: Arc<dyn Engine>,
     ledger: Arc<dyn Ledger>,
+    /// What is decided while the store is away.
+    pub outage: Outage,
     /// Refusals and comparisons that are not on record yet.
     pub tallies: Tallies,
     /// Rare steps that read the ledger before they act, one at a time by id.
@@ -106,12 +110,18 @@ pub(crate) struct Unrecorded(Option<Ticket>);
 const TURNS: usize = 64;
 
 impl Service {
-    pub fn new(registry: Arc<Registry>, engine: Arc<dyn Engine>, ledger: Arc<dyn Ledger>) -> Arc<Self> {
+    pub fn new(
+        registry: Arc<Registry>,
+        engine: Arc<dyn Engine>,
+        ledger: Arc<dyn Ledger>,
+        outage: Outage,
+    ) -> Arc<Self> {
         let turns = || (0..TURNS).map(|_| tokio::sync::Mutex::default()).collect();
         Arc::new(Self {
             registry,
             engine,
             ledger,
+            outage,
             tallies: Tallies::default(),
             turns: turns(),
             user_turns: turns(),
@@ -133,6 +143,9 @@ impl Service {
         // ledger: its absence is no reason to send them elsewhere.
         if self.engine.has_slots() {
             return Ok(self.engine.ready().await?);
+        }
+        if self.outage.is_away() {
+            return Err(ServiceError::StoreUnavailable("it was missed and has not been seen since".into()));
         }
         self.ledger.revision().await?;
         Ok(())

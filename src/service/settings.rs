@@ -168,9 +168,8 @@ impl Settings {
 
     /// A setting that is kept and not acted on would be a promise broken.
     pub(super) fn refuse_what_does_nothing(&self, fields: &mut Reader<'_, '_>) {
-        let idle = [("shape", self.shape.is_some()), ("on_outage", self.on_outage != OnOutage::Closed)];
-        for (name, _) in idle.iter().filter(|(_, is_set)| *is_set) {
-            fields.fault(name, "is not supported yet: only the default is");
+        if self.shape.is_some() {
+            fields.fault("shape", "is not supported yet: only the default is");
         }
     }
 

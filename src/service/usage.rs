@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 use super::charging::Call;
 use super::erasing::LOOKS;
 use super::finishing::{count, implausible};
+use super::outage::Operation;
 use super::{Service, ServiceError, Tenant, Unrecorded, UsageCommand, UsageResult, UsageStatus};
 use crate::domain::charge::{Demand, MeterCode};
 use crate::domain::document::Fault;
@@ -28,7 +29,7 @@ impl Service {
     ) -> Result<Vec<UsageResult>, ServiceError> {
         let mut results = Vec::with_capacity(commands.len());
         for command in commands {
-            let status = self.book(tenant, &command).await?;
+            let status = self.outage.noted(Operation::Usage, self.book(tenant, &command).await)?;
             results.push(UsageResult { id: command.id, status });
         }
         Ok(results)

@@ -58,6 +58,11 @@ impl DataDir {
         self.path.join("keys")
     }
 
+    /// Where a node notes what it admits while its store is away.
+    pub fn outage(&self) -> PathBuf {
+        self.path.join("outage")
+    }
+
     /// The file on which a running server holds a lock.
     pub fn lock_file(&self) -> PathBuf {
         self.path.join("server.lock")

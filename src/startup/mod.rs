@@ -28,7 +28,7 @@ use crate::engine::{Engine, MemoryEngine};
 use crate::http::{self, HttpSettings, METRICS_PREFIX, State};
 use crate::ledger::{Durability, Ledger};
 use crate::service::clock::WallClock;
-use crate::service::{Journal, Registry, RegistryOptions, Service, Tallier};
+use crate::service::{Journal, Outage, Registry, RegistryOptions, Service, Tallier};
 
 pub use stores::inspect as inspect_engine;
 
@@ -68,10 +68,14 @@ impl Application {
         let welcome = welcome::first_start(&data.registry, address, config.allow_generated_keys).await?;
         data.registry.watchers.bound(config.http.max_streams);
         let deciding = stores::engine(&config, &data.registry).await?;
-        let running = Running::start(data, deciding.engine);
+        let outage = dir.outage();
+        let outage = Outage::open(&outage).with_context(|| format!("cannot read {}", outage.display()))?;
+        let running = Running::start(data, deciding.engine, outage);
         // What a crash left half done is done before anybody asks.
         running.service.go_on_erasing().await;
+        running.service.book_outage().await;
         let mut background = vec![
+            running.service.start_booking(),
             running.service.start_sweeper(),
             running.service.start_purging(),
             running.registry.start_polling(),
@@ -235,8 +239,8 @@ pub struct Running {
 }
 
 impl Running {
-    fn start(data: Data, engine: Arc<dyn Engine>) -> Self {
-        let service = Service::new(data.registry.clone(), engine, data.ledger.clone());
+    fn start(data: Data, engine: Arc<dyn Engine>, outage: Outage) -> Self {
+        let service = Service::new(data.registry.clone(), engine, data.ledger.clone(), outage);
         let journal = service.start_journal();
         let tallier = service.start_tallies();
         Self { service, registry: data.registry, ledger: data.ledger, journal, tallier }
@@ -254,7 +258,7 @@ impl Running {
         };
         let registry = Registry::open(ledger.clone(), Arc::new(WallClock::new()), options).await?;
         let data = Data { ledger, registry };
-        Ok(Self::start(data, Arc::new(MemoryEngine::new(SCRATCH_ACCOUNTS))))
+        Ok(Self::start(data, Arc::new(MemoryEngine::new(SCRATCH_ACCOUNTS)), Outage::closed()))
     }
 
     /// Records everything that is decided; nothing may be asked of the service

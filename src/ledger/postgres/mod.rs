@@ -408,6 +408,10 @@ impl Ledger for PostgresLedger {
         read!(self, |c| changes::since(c, self.origin, revision, limit))
     }
 
+    fn takes_writes(&self) -> Answer<'_, ()> {
+        write!(self, |c| audit::rewrite_revision(c))
+    }
+
     fn close(&self) -> BoxFuture<'_, ()> {
         self.connections.close().boxed()
     }

@@ -397,6 +397,10 @@ impl Ledger for SqliteLedger {
         self.read(move |c| changes::since(c, origin, revision, limit).boxed()).boxed()
     }
 
+    fn takes_writes(&self) -> Answer<'_, ()> {
+        self.write_beside(|c| audit::rewrite_revision(c).boxed()).boxed()
+    }
+
     fn close(&self) -> BoxFuture<'_, ()> {
         async move {
             self.journal.close().await;

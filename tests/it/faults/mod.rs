@@ -2,6 +2,7 @@
 
 mod deletion;
 mod kill;
+mod outage;
 mod parallel;
 mod postgres;
 pub mod process;

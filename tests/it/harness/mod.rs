@@ -1,5 +1,6 @@
 //! The real service on a free port, and a client with one method for each endpoint.
 
+mod away;
 mod client;
 pub mod compare;
 pub mod events;
@@ -15,6 +16,7 @@ pub mod stores;
 mod tenant;
 pub mod vectors;
 
+pub use away::Away;
 pub use client::{Client, percent};
 pub use events::Events;
 pub use reply::{Reply, row};
