@@ -1,5 +1,6 @@
 //! The store is away, and a tenant lets each node admit a few calls of each user meanwhile.
 
+mod apart;
 mod half_done;
 mod restart;
 
@@ -32,8 +33,8 @@ async fn ready(client: &Client) -> u16 {
 }
 
 /// Until the store was seen again: then all is booked.
-async fn until_ready(client: &Client) {
-    while ready(client).await != 200 {}
+async fn until_over(client: &Client) {
+    while metric(client, "apportion_degraded").await != 0.0 {}
 }
 
 async fn metric(client: &Client, name: &str) -> f64 {
@@ -77,7 +78,7 @@ async fn a_few_calls_of_each_user_are_admitted_and_booked_when_the_store_is_back
     assert_eq!(t.hold(&holds[0]).await.ok()["hold"]["state"], "held");
 
     away.give_back().await;
-    until_ready(&t).await;
+    until_over(&t).await;
     for user in ["u", "v"] {
         // Charged although it does not fit any more.
         assert_has(
@@ -128,19 +129,19 @@ async fn what_is_at_hand_of_user_and_plan_is_still_judged() {
     assert_eq!((&dry["degraded"], &dry["hold"]), (&Value::Null, &Value::Null), "a dry run takes nothing");
     assert_eq!(admitted(vec![t.ask("good", 1, 1).await, t.ask("good", 1, 1).await]).len(), 1);
     away.give_back().await;
-    until_ready(&t).await;
+    until_over(&t).await;
     assert_has(&t.left("good", "requests_per_day").await, &json!({"used": 2}));
     // The next minute of the tenant's clock has a share of its own.
     t.pass(59_999).await;
     let away = Away::take(&t.server.data).await;
     assert_eq!(admitted(vec![t.ask("good", 1, 1).await]).len(), 0);
     away.give_back().await;
-    until_ready(&t).await;
+    until_over(&t).await;
     t.pass(1).await;
     let away = Away::take(&t.server.data).await;
     assert_eq!(admitted(vec![t.ask("good", 1, 1).await]).len(), 1);
     away.give_back().await;
-    until_ready(&t).await;
+    until_over(&t).await;
     assert_has(&t.left("good", "requests_per_day").await, &json!({"used": 3}));
 }
 
@@ -173,7 +174,7 @@ async fn what_was_admitted_alone_is_ended_and_repeated_alone() {
     t.finish(&before, 7, 0).await.refused(503, "store_unavailable");
 
     away.give_back().await;
-    until_ready(&t).await;
+    until_over(&t).await;
     for (hold, state) in
         [(&settled, "settled"), (released, "released"), (doubtful, "in_doubt"), (open, "held")]
     {
@@ -206,6 +207,6 @@ async fn where_nothing_can_be_noted_nothing_is_admitted() {
     std::fs::remove_file(&place).unwrap();
     assert_eq!(admitted(join_all((0..9).map(|_| t.ask("u", 1, 1))).await).len(), 3);
     away.give_back().await;
-    until_ready(&t).await;
+    until_over(&t).await;
     assert_has(&t.left("u", "requests_per_day").await, &json!({"used": 3}));
 }

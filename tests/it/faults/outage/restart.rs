@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::process::Process;
-use super::{admitted, until_ready};
+use super::{admitted, until_over};
 use crate::harness::compare::assert_has;
 use crate::harness::sheets::Sheet;
 use crate::harness::{Away, Client, cli, row};
@@ -40,7 +40,7 @@ async fn a_killed_node_books_when_it_starts_again_once_and_not_what_is_torn() {
     for round in 0..3 {
         let process = Process::serve(data, "commit");
         let client = Client::new(&process.url, &token);
-        until_ready(&client).await;
+        until_over(&client).await;
         assert!(!data.join("outage/journal").exists(), "round {round}");
         let view = client.quota("u").await.ok();
         let held = if round == 2 { 0 } else { 100 };
@@ -84,6 +84,6 @@ async fn the_share_of_the_minute_outlives_the_process() {
     let away = Away::take(data).await;
     assert_eq!(admitted(vec![ask(&client).await, ask(&client).await]).len(), 1);
     away.give_back().await;
-    until_ready(&client).await;
+    until_over(&client).await;
     assert_has(&row(&client.quota("u").await.ok(), "requests_per_day"), &json!({"used": 3}));
 }

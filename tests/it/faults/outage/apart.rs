@@ -1,0 +1,101 @@
+//! The same where the engine and the ledger are servers of their own.
+
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+
+use super::{DAY, admitted, metric, ready, until_over};
+use crate::harness::compare::assert_has;
+use crate::harness::postgres::Postgres;
+use crate::harness::redis::{Node, Single};
+use crate::harness::sheets::Sheet;
+use crate::harness::{Server, Tenant};
+
+/// Servers that may be killed, and a tenant on them.
+async fn stage(redis: &Node, postgres: &Postgres, sheet: Sheet) -> Tenant {
+    let stores = vec![("redis_url", redis.url()), ("database_url", postgres.url("postgres"))];
+    // Tenants are of servers that last.
+    let server: &'static Server = Box::leak(Box::new(Server::start_on(&stores, &[])));
+    let t = Tenant::on(server, "UTC", DAY).await;
+    t.plan(&sheet).await;
+    t
+}
+
+fn lasting_redis() -> Option<Node> {
+    Single::start(&["--appendonly", "yes", "--appendfsync", "always"])
+}
+
+/// Calls at the same time, of two users in turn.
+async fn crowd(t: &Tenant) -> Vec<crate::harness::Reply> {
+    join_all((0..100).map(|n| t.ask(if n % 2 == 0 { "u" } else { "v" }, 100, 50))).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_redis_no_call_or_a_few_are_admitted_and_those_are_booked() {
+    let (Some(redis), Some(postgres)) = (lasting_redis(), Postgres::start()) else { return };
+    let t = stage(&redis, &postgres, Sheet::new().dr(3).mt(10_000).cc(9)).await;
+    let before = [t.ask("u", 7, 0).await.hold_id(), t.ask("v", 7, 0).await.hold_id()];
+    t.hold(&before[0]).await.ok();
+
+    redis.kill();
+    assert_eq!(admitted(crowd(&t).await).len(), 0, "every door is closed");
+    assert_eq!(ready(&t).await, 503);
+    redis.restart();
+    until_over(&t).await;
+    assert_has(&t.left("u", "requests_per_day").await, &json!({"used": 1}));
+
+    t.put_settings(json!({"on_outage": "bounded"})).await.ok();
+    redis.kill();
+    let holds = admitted(crowd(&t).await);
+    assert_eq!(holds.len(), 6, "three of each user");
+    assert_eq!(metric(&t, "apportion_degraded").await, 1.0);
+    let done = t.finish(&holds[0], 30, 10).await.ok();
+    assert_eq!(done["hold"]["state"], "settled");
+    t.finish(&before[0], 7, 0).await.refused(503, "store_unavailable");
+    redis.restart();
+    until_over(&t).await;
+    assert_eq!(ready(&t).await, 200);
+    let mut tokens = Vec::new();
+    for user in ["u", "v"] {
+        assert_has(&t.left(user, "requests_per_day").await, &json!({"used": 4, "over_by": 1}));
+        let left = t.left(user, "tokens_per_month").await;
+        tokens.push((left["used"].as_i64().unwrap(), left["held"].as_i64().unwrap()));
+    }
+    tokens.sort_unstable();
+    assert_eq!(tokens, [(0, 457), (40, 307)]);
+    for hold in &holds[1..] {
+        assert_eq!(t.finish(hold, 30, 10).await.ok()["hold"]["state"], "settled");
+    }
+    for hold in &before {
+        t.finish(hold, 7, 0).await.ok();
+    }
+    for user in ["u", "v"] {
+        assert_has(&t.left(user, "tokens_per_month").await, &json!({"used": 127, "held": 0}));
+        assert_has(&t.left(user, "concurrency").await, &json!({"in_use": 0}));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_postgres_those_who_are_known_are_decided_by_the_engine_as_ever() {
+    let (Some(redis), Some(postgres)) = (lasting_redis(), Postgres::start()) else { return };
+    let t = stage(&redis, &postgres, Sheet::new().dr(3).mt(10_000)).await;
+    t.put_settings(json!({"on_outage": "bounded"})).await.ok();
+    t.put_user("u", json!({"plan": "p"})).await.ok();
+    // Whose key is not known makes the node look for changes: it has seen this one then, and
+    // does not forget the user for it any more.
+    Tenant::on(t.server, "UTC", DAY).await;
+    for _ in 0..2 {
+        let hold = t.ask("u", 7, 0).await.hold_id();
+        t.hold(&hold).await.ok();
+    }
+
+    postgres.kill();
+    let third = t.ask("u", 7, 0).await.ok();
+    assert_eq!(third["degraded"], Value::Null, "{third}");
+    t.ask("u", 7, 0).await.refused(429, "daily_quota_exhausted");
+    // Of somebody who would have to be looked up first nothing is known.
+    assert_eq!(admitted(vec![t.ask("new", 1, 1).await]).len(), 0);
+    postgres.restart();
+    until_over(&t).await;
+    assert_has(&t.left("u", "requests_per_day").await, &json!({"used": 3}));
+    t.ask("new", 1, 1).await.ok();
+}
