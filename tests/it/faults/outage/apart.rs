@@ -6,13 +6,14 @@ use serde_json::{Value, json};
 use super::{DAY, admitted, metric, ready, until_over};
 use crate::harness::compare::assert_has;
 use crate::harness::postgres::Postgres;
+use crate::harness::proxy::Proxy;
 use crate::harness::redis::{Node, Single};
 use crate::harness::sheets::Sheet;
-use crate::harness::{Server, Tenant};
+use crate::harness::{Reply, Server, Tenant};
 
 /// Servers that may be killed, and a tenant on them.
-async fn stage(redis: &Node, postgres: &Postgres, sheet: Sheet) -> Tenant {
-    let stores = vec![("redis_url", redis.url()), ("database_url", postgres.url("postgres"))];
+async fn stage(redis: &str, postgres: &Postgres, sheet: Sheet) -> Tenant {
+    let stores = vec![("redis_url", redis.to_owned()), ("database_url", postgres.url("postgres"))];
     // Tenants are of servers that last.
     let server: &'static Server = Box::leak(Box::new(Server::start_on(&stores, &[])));
     let t = Tenant::on(server, "UTC", DAY).await;
@@ -25,14 +26,14 @@ fn lasting_redis() -> Option<Node> {
 }
 
 /// Calls at the same time, of two users in turn.
-async fn crowd(t: &Tenant) -> Vec<crate::harness::Reply> {
+async fn crowd(t: &Tenant) -> Vec<Reply> {
     join_all((0..100).map(|n| t.ask(if n % 2 == 0 { "u" } else { "v" }, 100, 50))).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_redis_no_call_or_a_few_are_admitted_and_those_are_booked() {
     let (Some(redis), Some(postgres)) = (lasting_redis(), Postgres::start()) else { return };
-    let t = stage(&redis, &postgres, Sheet::new().dr(3).mt(10_000).cc(9)).await;
+    let t = stage(&redis.url(), &postgres, Sheet::new().dr(3).mt(10_000).cc(9)).await;
     let before = [t.ask("u", 7, 0).await.hold_id(), t.ask("v", 7, 0).await.hold_id()];
     t.hold(&before[0]).await.ok();
 
@@ -77,7 +78,7 @@ async fn without_redis_no_call_or_a_few_are_admitted_and_those_are_booked() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_postgres_those_who_are_known_are_decided_by_the_engine_as_ever() {
     let (Some(redis), Some(postgres)) = (lasting_redis(), Postgres::start()) else { return };
-    let t = stage(&redis, &postgres, Sheet::new().dr(3).mt(10_000)).await;
+    let t = stage(&redis.url(), &postgres, Sheet::new().dr(3).mt(10_000)).await;
     t.put_settings(json!({"on_outage": "bounded"})).await.ok();
     t.put_user("u", json!({"plan": "p"})).await.ok();
     // Whose key is not known makes the node look for changes: it has seen this one then, and
@@ -98,4 +99,27 @@ async fn without_postgres_those_who_are_known_are_decided_by_the_engine_as_ever(
     until_over(&t).await;
     assert_has(&t.left("u", "requests_per_day").await, &json!({"used": 3}));
     t.ask("new", 1, 1).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_check_that_redis_took_while_its_answers_were_lost_is_booked_once() {
+    let (Some(redis), Some(postgres)) = (lasting_redis(), Postgres::start()) else { return };
+    let proxy = Proxy::before(&redis.address());
+    let t = stage(&format!("redis://{}", proxy.address), &postgres, Sheet::new().dr(9).mt(10_000)).await;
+    t.put_settings(json!({"on_outage": "bounded"})).await.ok();
+    let before = t.ask("u", 7, 0).await.hold_id();
+    t.finish(&before, 7, 0).await.ok();
+    proxy.lose_replies(1, b"EVALSHA");
+    let lost = proxy.lost();
+    let check = json!({"user": "u", "input_tokens": 100, "request_id": "a"});
+    let hold = admitted(vec![t.check(check.clone()).await]).pop().expect("the share has room");
+    assert!(proxy.lost() > lost, "Redis has answered");
+    proxy.lose_replies(0, b"");
+    until_over(&t).await;
+    assert_has(&t.left("u", "requests_per_day").await, &json!({"used": 2}));
+    assert_has(&t.left("u", "tokens_per_month").await, &json!({"used": 7, "held": 100}));
+    let again = t.check(check).await;
+    assert_eq!((again.hold_id(), again.header("idempotency-replayed")), (hold.clone(), Some("true")));
+    t.finish(&hold, 60, 0).await.ok();
+    assert_has(&t.left("u", "tokens_per_month").await, &json!({"used": 67, "held": 0}));
 }
