@@ -3,7 +3,7 @@
 //! A tenant says by `on_outage` what then becomes of its checks: none is
 //! admitted (`closed`), or a few of each user (`bounded`), by this node alone.
 //! Those are noted on this node's disk before they are answered, and booked
-//! when the store is back ([`booking`]), under the ids they were answered with:
+//! when the store is back (`booking`), under the ids they were answered with:
 //! a check that went into the store just when that died is there already then,
 //! and is not taken twice.
 
