@@ -359,6 +359,9 @@ pub enum Finished {
 /// A sign of life.
 pub struct Extend {
     pub hold: HoldId,
+    /// Names the step: asked for again since the answer was lost, it is done
+    /// once. (A second end of a hold is none by itself.)
+    pub operation: u128,
     /// As in [`Finish`].
     pub found: Option<Arc<Hold>>,
     pub accounts: Accounts,

@@ -100,6 +100,12 @@ impl Service {
         let mut found: Vec<Option<Probe>> = vec![None; charges.len()];
         let mut next_lease_end: Option<Millis> = None;
         let known = self.plain(|| self.engine.probe(accounts, charges, now)).await?;
+        if let Some((key, _)) = accounts.iter().zip(&known).find(|(_, probed)| probed.is_none())
+            && let Some(position) = self.plain(|| self.engine.position(key.tenant)).await?
+        {
+            // The ledger's figures would lag.
+            self.on_record(position).await?;
+        }
         for (index, (key, probed)) in accounts.iter().zip(known).enumerate() {
             let own = |charge: &Charge| usize::from(charge.account) == index;
             if !charges.iter().any(own) {

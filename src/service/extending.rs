@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::charging::Charging;
 use super::outage::Operation;
+use super::random;
 use super::shadow::believable;
 use super::{ExtendCommand, FinishReply, Finished, Service, ServiceError, Tenant, Unrecorded, WouldRefuse};
 use crate::domain::charge::{AccountKey, Charge, Demand, Figures, MeterCode};
@@ -86,6 +87,7 @@ impl Service {
         let shown = charges.len();
         let extend = Extend {
             hold: hold.id,
+            operation: u128::from_le_bytes(random::bytes()),
             found: Some(Arc::clone(&hold)),
             accounts: charging.accounts.clone(),
             charges: charges.into_iter().chain(charging.to_show()).collect(),

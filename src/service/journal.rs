@@ -11,6 +11,7 @@ use super::Service;
 use super::outage::Operation;
 use super::watchers::Bell;
 use crate::domain::hold::{Hold, Stage};
+use crate::domain::slot::Fence;
 use crate::engine::{self, Batch};
 use crate::ledger::{self, LedgerError, UsageDelta};
 
@@ -24,6 +25,13 @@ pub struct Journal {
 /// answered 503, so nothing piles up.
 const REST: Duration = Duration::from_millis(50);
 
+/// Where a batch came on record.
+pub(super) enum Recorded {
+    Here,
+    /// By another node, which was faster.
+    Elsewhere,
+}
+
 impl Service {
     /// Starts recording what the engine decides.
     pub fn start_journal(self: &Arc<Self>) -> Journal {
@@ -36,9 +44,13 @@ impl Service {
                     batch = service.engine.changes() => batch,
                     _ = &mut stopped => return,
                 };
-                // What failed was told, and is forgotten or comes again.
-                if service.record_batch(batch).await.is_err() {
-                    tokio::time::sleep(REST).await;
+                let fence = batch.fence;
+                match service.record_batch(batch).await {
+                    Ok(Recorded::Here) => {}
+                    // Whoever did may have ended before it could say so.
+                    Ok(Recorded::Elsewhere) => service.compare_slot(fence).await,
+                    // What failed was told, and is forgotten or comes again.
+                    Err(_) => tokio::time::sleep(REST).await,
                 }
             }
         });
@@ -47,11 +59,11 @@ impl Service {
 
     /// Writes a batch and tells the engine. Where others record as well, theirs
     /// may be the one that counts.
-    pub(super) async fn record_batch(&self, batch: Batch) -> Result<(), LedgerError> {
+    pub(super) async fn record_batch(&self, batch: Batch) -> Result<Recorded, LedgerError> {
         let changes: Vec<ledger::Change> = batch.changes.iter().flat_map(recorded_form).collect();
         if changes.is_empty() && batch.fence.is_none() {
             self.engine.committed(batch).await;
-            return Ok(());
+            return Ok(Recorded::Here);
         }
         let watching = self.told_to_watchers(&batch);
         let committed = match batch.fence {
@@ -69,6 +81,7 @@ impl Service {
             Err(LedgerError::Fenced) => {
                 self.engine.failed(batch).await;
                 self.drained.notify_waiters();
+                return Ok(Recorded::Elsewhere);
             }
             Err(error) => {
                 tracing::error!(
@@ -82,7 +95,15 @@ impl Service {
                 return Err(error);
             }
         }
-        Ok(())
+        Ok(Recorded::Here)
+    }
+
+    async fn compare_slot(&self, fence: Option<Fence>) {
+        let Some(Fence { tenant, .. }) = fence else { return };
+        if let Err(error) = self.settle_slot(tenant).await {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(tenant.number = tenant.0, error, "a slot cannot be compared with the ledger");
+        }
     }
 
     /// Users who may have come on record with their first hold are unknown no

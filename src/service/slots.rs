@@ -28,10 +28,15 @@ impl Service {
             return Ok(());
         }
         let _turn = self.slot_turn(tenant).await;
+        let before = recorded;
         let recorded = self.ledger.slot(tenant).await?;
         // Whoever had the turn may have done it.
         if self.engine.admit(tenant, recorded).await? {
             return Ok(());
+        }
+        if recorded.epoch > before.epoch {
+            // Another node is about to open it: whoever is first does.
+            return Ok(self.engine.open_slot(tenant, recorded).await?);
         }
         if recorded.drained > 0 {
             tracing::warn!(tenant.number = tenant.0, slot.epoch = recorded.epoch, "a slot is built anew");
@@ -48,8 +53,10 @@ impl Service {
         loop {
             let recorded = self.ledger.slot(tenant).await?;
             match self.engine.remaining(tenant, recorded).await? {
-                Some(batch) => self.record_batch(batch).await?,
-                None => return Ok(()),
+                Some(batch) => _ = self.record_batch(batch).await?,
+                None if self.ledger.slot(tenant).await? == recorded => return Ok(()),
+                // Another node has recorded some of it meanwhile.
+                None => {}
             }
         }
     }

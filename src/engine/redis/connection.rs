@@ -107,10 +107,24 @@ impl Node {
         asking: bool,
         until: Instant,
     ) -> Result<(Value, Generation), Trouble> {
+        self.send_over(None, call, asking, until).await
+    }
+
+    /// The same, and over no connection but this one, if there is one.
+    pub async fn send_over(
+        &self,
+        only: Option<Generation>,
+        call: Call<'_>,
+        asking: bool,
+        until: Instant,
+    ) -> Result<(Value, Generation), Trouble> {
         let live = match self.live.load_full() {
             Some(live) => live,
             None => self.connect(until).await?,
         };
+        if only.is_some_and(|only| only != live.generation) {
+            return Err(Trouble::Final(RedisError::NewConnection));
+        }
         let mut connection = live.connection.clone();
         let until = until.min(Instant::now() + ATTEMPT);
         let answer = match timeout_at(until, exchange(&mut connection, call, asking)).await {

@@ -247,7 +247,10 @@ impl RedisEngine {
         for entry in entries {
             let (number, fields) = entry_parts(entry).map_err(unreadable)?;
             if number != to + 1 {
-                tracing::error!(tenant.number = tenant.0, number, expected = to + 1, "a change is missing");
+                if to > recorded.drained || !self.has_drained(tenant, recorded).await? {
+                    let expected = to + 1;
+                    tracing::error!(tenant.number = tenant.0, number, expected, "a change is missing");
+                }
                 break;
             }
             changes.push(change(&keys, fields).map_err(unreadable)?);
@@ -255,6 +258,12 @@ impl RedisEngine {
         }
         let fence = Fence { tenant, epoch: recorded.epoch, from: recorded.drained, to };
         Ok((!changes.is_empty()).then_some(Batch { changes, fence: Some(fence) }))
+    }
+
+    /// Whether more is on record by now, and was cut off.
+    async fn has_drained(&self, tenant: TenantRef, recorded: Slot) -> Result<bool, EngineError> {
+        let (meta, _) = self.meta(tenant).await?;
+        Ok(meta.is_some_and(|meta| meta.epoch == recorded.epoch && meta.drained > recorded.drained))
     }
 
     pub(super) async fn on_record(&self, batch: Batch) {
@@ -270,8 +279,6 @@ impl RedisEngine {
 
     pub(super) async fn not_on_record(&self, batch: Batch) {
         let Some(Fence { tenant, .. }) = batch.fence else { return };
-        // Where the ledger stands is to be asked before anything else.
-        self.distrust(tenant);
         tokio::time::sleep(REST).await;
         if self.drains.failed(tenant) {
             self.drains.mark(tenant);

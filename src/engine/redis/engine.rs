@@ -118,29 +118,48 @@ impl RedisEngine {
         slot: HashSlot,
         script: &Script,
         call: &Call,
-    ) -> Result<(Value, Generation), EngineError> {
-        let keys: SmallVec<[&[u8]; 12]> = call.keys.iter().map(String::as_bytes).collect();
-        let args: SmallVec<[&[u8]; 16]> = call.args.iter().map(Vec::as_slice).collect();
-        self.redis.script(slot, script, &keys, &args).await.map_err(unavailable)
+    ) -> Result<Value, EngineError> {
+        self.send(None, slot, script, call).await.map_err(unavailable)
     }
 
-    /// Runs an operation's script. What changes nothing, or can be repeated as
-    /// it is, is not trusted to a connection that is new (`is_strict`); the end
-    /// of a hold is: it happened, and the slot is at least as far as we know.
+    /// Runs a script that changes accounts: only over the connection over which
+    /// the slot was compared with the ledger. What is behind a new one may have
+    /// forgotten changes, and whatever is added there would take their numbers:
+    /// it would look as if nothing were missing.
+    pub(super) async fn change(
+        &self,
+        place: &Place,
+        script: &Script,
+        call: &Call,
+    ) -> Result<Value, EngineError> {
+        match self.send(Some(place.view.generation), place.slot, script, call).await {
+            Err(RedisError::NewConnection) => Err(self.distrust(place.tenant)),
+            answer => answer.map_err(unavailable),
+        }
+    }
+
+    async fn send(
+        &self,
+        only: Option<Generation>,
+        slot: HashSlot,
+        script: &Script,
+        call: &Call,
+    ) -> Result<Value, RedisError> {
+        let keys: SmallVec<[&[u8]; 12]> = call.keys.iter().map(String::as_bytes).collect();
+        let args: SmallVec<[&[u8]; 16]> = call.args.iter().map(Vec::as_slice).collect();
+        self.redis.script_over(only, slot, script, &keys, &args).await.map(|(value, _)| value)
+    }
+
+    /// Runs an operation's script.
     pub(super) async fn ask(
         &self,
         place: &Place,
         script: &Script,
         call: &Call,
-        is_strict: bool,
     ) -> Result<Answer, EngineError> {
         let tenant = place.tenant;
-        let (value, generation) = self.call(place.slot, script, call).await?;
+        let value = self.change(place, script, call).await?;
         let answer = answers::read(value).map_err(unreadable)?;
-        let is_new = generation != place.view.generation;
-        if is_new {
-            self.distrust(tenant);
-        }
         match &answer {
             Answer::Unsure => return Err(self.distrust(tenant)),
             Answer::Clock(at) => return Err(EngineError::Clock(tenant, *at)),
@@ -148,9 +167,6 @@ impl RedisEngine {
             Answer::Moved => return Err(EngineError::Moved),
             Answer::Done(found) | Answer::Repeated(found) => self.moved_on(place, found.seq),
             _ => {}
-        }
-        if is_new && is_strict {
-            return Err(EngineError::Unsure(tenant));
         }
         Ok(answer)
     }
@@ -193,7 +209,7 @@ impl RedisEngine {
     async fn take_now(&self, take: &Take, now: Millis) -> Result<Step<Taken>, EngineError> {
         let place = self.place(take.draft.tenant)?;
         let call = calls::take(&place.keys, self.head(&place, now), take);
-        let answer = self.ask(&place, &self.scripts.take, &call, true).await?;
+        let answer = self.ask(&place, &self.scripts.take, &call).await?;
         Ok(Step::Done(match answer {
             Answer::Missing { places, seq } => {
                 let keys = places.iter().filter_map(|index| take.accounts.get(*index));
@@ -284,7 +300,7 @@ impl RedisEngine {
     ) -> Result<Step<Option<Ticket>>, EngineError> {
         let place = self.place(key.tenant)?;
         let call = calls::touch(&place.keys, self.head(&place, now), key, charges);
-        Ok(match self.ask(&place, &self.scripts.touch, &call, true).await? {
+        Ok(match self.ask(&place, &self.scripts.touch, &call).await? {
             Answer::Missing { seq, .. } => Step::Missing(self.missing(&place, std::iter::once(key), seq)),
             Answer::Done(found) if found.accounts.is_empty() => Step::Done(None),
             Answer::Done(found) => Step::Done(Some(self.ticket(&place, found.seq))),

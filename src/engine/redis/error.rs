@@ -15,6 +15,10 @@ pub enum RedisError {
     /// `maxmemory` is reached: nothing was written.
     #[error("Redis is out of memory")]
     OutOfMemory,
+    /// It would have gone over another connection than the one asked for:
+    /// nothing was sent, but an earlier try may have arrived.
+    #[error("the connection to Redis is a new one")]
+    NewConnection,
     /// It answered, and would answer the same again.
     #[error("Redis refused the command: {0}")]
     Refused(String),

@@ -217,7 +217,7 @@ impl Calibration {
     }
 }
 
-async fn measure(shared: &Shared) {
+pub(super) async fn measure(shared: &Shared) {
     let map = shared.map.load_full();
     let from = &shared.calibration;
     let offsets = map.primaries.iter().filter(|node| node.is_connected()).map(|node| offset(node, from));

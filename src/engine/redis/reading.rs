@@ -203,7 +203,7 @@ impl RedisEngine {
             records.push((hold.id, record::whole(hold)));
         }
         let call = calls::load(&place.keys, place.view.epoch, &accounts, &records);
-        let (value, _) = self.call(place.slot, &self.scripts.load, &call).await?;
+        let value = self.change(&place, &self.scripts.load, &call).await?;
         match int(Some(value)).map_err(unreadable)? {
             0 => Ok(()),
             _ => Err(self.distrust(place.tenant)),

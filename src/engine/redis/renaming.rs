@@ -25,7 +25,7 @@ impl RedisEngine {
     pub(super) async fn reopen_now(&self, key: &AccountKey) -> Result<(), EngineError> {
         let place = self.place(key.tenant)?;
         let call = Call { keys: vec![place.keys.account(key)], args: Vec::new() };
-        self.call(place.slot, &self.scripts.reopen, &call).await?;
+        self.change(&place, &self.scripts.reopen, &call).await?;
         Ok(())
     }
 
@@ -81,7 +81,7 @@ impl RedisEngine {
                 // One is open for so long that its record has ended here.
                 return Ok(Step::Missing(self.missing(&place, names.iter().take(1), meta.seq)));
             }
-            let (value, _) = self.call(place.slot, &self.scripts.moves, &call).await?;
+            let value = self.change(&place, &self.scripts.moves, &call).await?;
             match answers::read(value).map_err(unreadable)? {
                 Answer::Done(found) => {
                     self.moved_on(&place, found.seq);

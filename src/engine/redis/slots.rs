@@ -106,8 +106,9 @@ impl RedisEngine {
     }
 
     pub(super) async fn admit_now(&self, tenant: TenantRef, recorded: Slot) -> Result<bool, EngineError> {
-        let (meta, generation) = self.meta(tenant).await?;
+        // Before the slot is looked at: it moves on meanwhile.
         let known = self.drains.known(tenant, recorded.epoch).max(recorded.drained);
+        let (meta, generation) = self.meta(tenant).await?;
         let Some(meta) =
             meta.filter(|meta| meta.epoch == recorded.epoch && !meta.is_closed && meta.seq >= known)
         else {
@@ -173,7 +174,7 @@ impl RedisEngine {
             keys: vec![Keys::new(self.owner(tenant), epoch).meta()],
             args: args.into_iter().map(String::into_bytes).collect(),
         };
-        let (value, _) = self.call(self.hash_slot(tenant), &self.scripts.slots, &call).await?;
+        let value = self.call(self.hash_slot(tenant), &self.scripts.slots, &call).await?;
         Ok(int(Some(value)).map_err(unreadable)? == 1)
     }
 

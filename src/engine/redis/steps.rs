@@ -44,7 +44,7 @@ impl RedisEngine {
             let head = self.head(&place, now);
             let call =
                 calls::finish(&place.keys, head, &finish.accounts, &from, &hold, &ending, &finish.show);
-            match self.ask(&place, &self.scripts.finish, &call, false).await? {
+            match self.ask(&place, &self.scripts.finish, &call).await? {
                 Answer::Missing { places, seq } => {
                     let keys = places.iter().filter_map(|index| finish.accounts.get(*index));
                     return Ok(Step::Missing(self.missing(&place, keys, seq)));
@@ -84,20 +84,21 @@ impl RedisEngine {
         now: Millis,
     ) -> Result<Step<Extended>, EngineError> {
         let place = self.place(extend.accounts[0].tenant)?;
-        let operation = operation_id();
+        let operation = extend.operation.to_le_bytes();
         let mut now = now;
         for _ in 0..TRIES {
             let known = self.record(&place, extend.hold).await?;
             let version = known.as_ref().map_or(0, |record| record.version);
+            let is_done = known.as_ref().is_some_and(|record| record.operation == operation);
             let before = known.map(|record| Arc::new(record.hold)).or_else(|| extend.found.clone());
             let Some(before) = before else { return Ok(Step::Done(Extended::NotOpen)) };
-            if let Err(answer) = finishing::check_extend(extend, &before, now) {
+            if !is_done && let Err(answer) = finishing::check_extend(extend, &before, now) {
                 return Ok(Step::Done(if version == 0 { Extended::NotOpen } else { answer }));
             }
             let from = calls::From { before: &before, version, operation };
             let after = finishing::extended(extend, &before);
             let call = calls::extend(&place.keys, self.head(&place, now), &from, &after, extend);
-            match self.ask(&place, &self.scripts.extend, &call, false).await? {
+            match self.ask(&place, &self.scripts.extend, &call).await? {
                 Answer::Missing { places, seq } => {
                     let keys = places.iter().filter_map(|index| extend.accounts.get(*index));
                     return Ok(Step::Missing(self.missing(&place, keys, seq)));

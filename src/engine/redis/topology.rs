@@ -71,6 +71,8 @@ impl Redis {
                 .next()
                 .unwrap_or_else(|| RedisError::Unavailable("there are no primaries".to_owned())));
         }
+        // Whoever starts with a clock that is ahead would have to wait for it.
+        keeper::measure(&shared).await;
         keeper::start(&shared);
         Ok(Self { shared })
     }
@@ -78,7 +80,7 @@ impl Redis {
     /// One command to the primary of a slot. It is repeated when its answer
     /// is lost, so it must be one that does no harm when carried out twice.
     pub async fn run(&self, slot: HashSlot, command: &Cmd) -> Result<(Value, Generation), RedisError> {
-        self.deliver(slot, Call::One(command)).await.map_err(Undelivered::into_error)
+        self.deliver(slot, Call::One(command), None).await.map_err(Undelivered::into_error)
     }
 
     /// Commands in one go; not one step: others may come between. Repeated
@@ -89,7 +91,7 @@ impl Redis {
         pipeline: &Pipeline,
     ) -> Result<(Vec<Value>, Generation), RedisError> {
         let (answer, mut generation) =
-            self.deliver(slot, Call::Many(pipeline)).await.map_err(Undelivered::into_error)?;
+            self.deliver(slot, Call::Many(pipeline), None).await.map_err(Undelivered::into_error)?;
         let Value::Array(mut values) = answer else { return Err(odd("a pipeline", &answer)) };
         for (value, command) in values.iter_mut().zip(pipeline.cmd_iter()) {
             // Keys move one by one: each command goes its own way.
@@ -108,10 +110,26 @@ impl Redis {
         keys: &[&[u8]],
         args: &[&[u8]],
     ) -> Result<(Value, Generation), RedisError> {
-        match self.deliver(slot, Call::One(&script.known(keys, args))).await {
-            Err(Undelivered::NoScript) => self.run(slot, &script.whole(keys, args)).await,
-            answer => answer.map_err(Undelivered::into_error),
-        }
+        self.script_over(None, slot, script, keys, args).await
+    }
+
+    /// The same, and over no connection but this one: behind a new one there
+    /// may be a server that knows less.
+    pub async fn script_over(
+        &self,
+        only: Option<Generation>,
+        slot: HashSlot,
+        script: &Script,
+        keys: &[&[u8]],
+        args: &[&[u8]],
+    ) -> Result<(Value, Generation), RedisError> {
+        let answer = match self.deliver(slot, Call::One(&script.known(keys, args)), only).await {
+            Err(Undelivered::NoScript) => {
+                self.deliver(slot, Call::One(&script.whole(keys, args)), only).await
+            }
+            answer => answer,
+        };
+        answer.map_err(Undelivered::into_error)
     }
 
     /// The time of a slot's primary, in microseconds since 1970.
@@ -151,7 +169,12 @@ impl Redis {
         self.shared.calibration.server_ms()
     }
 
-    async fn deliver(&self, slot: HashSlot, call: Call<'_>) -> Result<(Value, Generation), Undelivered> {
+    async fn deliver(
+        &self,
+        slot: HashSlot,
+        call: Call<'_>,
+        only: Option<Generation>,
+    ) -> Result<(Value, Generation), Undelivered> {
         let shared = &*self.shared;
         let full = |_| RedisError::Unavailable("too many calls wait for it".to_owned());
         let _room = shared.room.try_acquire().map_err(full)?;
@@ -166,7 +189,7 @@ impl Redis {
             if let Some(trouble) = node.given_up() {
                 return Err(unavailable(&node.endpoint, trouble).into());
             }
-            let trouble = match node.send(call, asking, until).await {
+            let trouble = match node.send_over(only, call, asking, until).await {
                 Ok(answer) => return Ok(answer),
                 Err(trouble) => trouble,
             };

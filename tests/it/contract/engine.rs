@@ -5,6 +5,7 @@
 mod engines;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use apportion::domain::account::Account;
 use apportion::domain::charge::{AccountKey, CellId, Charge, Demand, Figures, MeterCode, TenantRef};
@@ -267,8 +268,10 @@ async fn a_release_gives_everything_back_unless_progress_was_told() {
 fn extend(user: &str, hold: &Hold, add: u64, mark: Option<(&str, u8)>) -> Extend {
     let more =
         |account, capacity| Charge { demand: Demand::fixed(add), asked: false, ..bucket(account, capacity) };
+    static LAST: AtomicU64 = AtomicU64::new(0);
     Extend {
         hold: hold.id,
+        operation: u128::from(LAST.fetch_add(1, Relaxed)) + 1,
         found: None,
         accounts: [key(1, Scope::User, user), key(1, Scope::Pool, "p")].into_iter().collect(),
         charges: [more(0, 100), more(1, 150)].into_iter().collect(),

@@ -2,6 +2,7 @@
 
 mod deletion;
 mod kill;
+mod nodes;
 mod outage;
 mod parallel;
 mod postgres;

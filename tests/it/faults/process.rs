@@ -3,52 +3,79 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 
+use crate::harness::lasting::signal;
 use crate::harness::{binary, stores};
 
 /// A serving process; killed when dropped.
 pub struct Process {
     child: Child,
     pub url: String,
+    said: Arc<Mutex<String>>,
 }
 
 impl Process {
     /// Starts `apportion serve` on a free port and waits until it says which.
     pub fn serve(data: &Path, durability: &str) -> Self {
+        Self::serve_at(data, "127.0.0.1:0", &[("APPORTION_DURABILITY", durability)])
+    }
+
+    /// The same at an address of one's own, in an environment with these settings.
+    pub fn serve_at(data: &Path, listen: &str, settings: &[(&str, &str)]) -> Self {
         let mut command = Command::new(binary());
         if let Some(file) = stores::file(data) {
             command.env("APPORTION_CONFIG", file);
         }
         let mut child = command
-            .args(["serve", "--listen", "127.0.0.1:0", "--data"])
+            .args(["serve", "--listen", listen, "--data"])
             .arg(data)
-            .env("APPORTION_DURABILITY", durability)
             .env("APPORTION_LOG", "info")
             .env("APPORTION_LOG_FORMAT", "json")
+            .envs(settings.iter().copied())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
             .expect("the binary starts");
         let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
-        let mut said = String::new();
+        let said = Arc::new(Mutex::new(String::new()));
+        let note = {
+            let said = Arc::clone(&said);
+            move |line: &str| said.lock().unwrap().extend([line, "\n"])
+        };
         let address = loop {
-            let Some(Ok(line)) = lines.next() else { panic!("the service did not start:\n{said}") };
+            let Some(Ok(line)) = lines.next() else {
+                panic!("the service did not start:\n{}", said.lock().unwrap())
+            };
+            note(&line);
             let after = line.split("\"server.address\":\"").nth(1).and_then(|rest| rest.split('"').next());
             if let Some(address) = after {
                 break address.to_owned();
             }
-            said.push_str(&line);
-            said.push('\n');
         };
         // Somebody must go on reading, or the process would block on its log.
-        std::thread::spawn(move || lines.for_each(drop));
-        Self { child, url: format!("http://{address}") }
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| note(&line)));
+        Self { child, url: format!("http://{address}"), said }
+    }
+
+    /// Lines of its log that have these words in them.
+    pub fn said(&self, words: &str) -> Vec<String> {
+        let said = self.said.lock().unwrap();
+        said.lines().filter(|line| line.contains(words)).map(str::to_owned).collect()
     }
 
     /// SIGTERM.
     pub fn terminate(&self) {
-        let sent = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
-        assert!(sent.expect("kill runs").success());
+        signal(self.child.id(), "TERM");
+    }
+
+    /// It stands still, with its connections open.
+    pub fn freeze(&self) {
+        signal(self.child.id(), "STOP");
+    }
+
+    pub fn thaw(&self) {
+        signal(self.child.id(), "CONT");
     }
 
     /// Waits for its end.

@@ -4,6 +4,7 @@
 //! `start()` for those that kill, freeze or empty it. Both give `None` where
 //! there is no redis-server; the test is then told as skipped.
 
+use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// One Redis process, on a port and in a directory that stay its own.
 pub struct Node {
     pub port: u16,
-    _dir: TempDir,
+    dir: TempDir,
     arguments: Vec<String>,
     child: Mutex<Child>,
 }
@@ -35,12 +36,17 @@ impl Node {
             let arguments = arguments(port, &dir, settings);
             let mut child = spawn(&arguments);
             if answers(port, &mut child) {
-                return Self { port, _dir: dir, arguments, child: Mutex::new(child) };
+                return Self { port, dir, arguments, child: Mutex::new(child) };
             }
             let _ = child.kill();
             let _ = child.wait();
         }
         panic!("redis-server {settings:?} does not start");
+    }
+
+    /// Where its files are.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
     }
 
     pub fn address(&self) -> String {
@@ -223,6 +229,13 @@ impl Watched {
                 of("num-slaves").as_deref() == Some("1") && of("num-other-sentinels") == Some(others.clone())
             });
         }
+    }
+
+    /// From now on nothing reaches the replica any more: it is not let in.
+    pub fn cut_replica_off(&self) {
+        self.replica.run::<()>(&["CONFIG", "SET", "masterauth", "wrong"]);
+        self.primary.run::<i64>(&["CLIENT", "KILL", "TYPE", "replica"]);
+        wait_until("the link's end", || self.replica.info("master_link_status") == "down");
     }
 
     /// Until the Sentinels name the replica as the primary.

@@ -55,6 +55,8 @@ local function write(a, is_users)
   end
   a.raw_after = head
   call('SET', a.key, head, 'PX', IDLE)
+  -- Longer than the account: it must never be without them.
+  call('PEXPIRE', a.open, 2 * IDLE)
 end
 
 -- Remembers a request id until a day after its hold finished. Like a hash map

@@ -21,6 +21,7 @@ for i = 1, n do
       call('ZADD', KEYS[k + 1], read('<d', ARGV[at]), ARGV[at + 1])
       at = at + 2
     end
+    if opens > 0 then call('PEXPIRE', KEYS[k + 1], 2 * IDLE) end
     for j = 1, marks do
       call('HSET', KEYS[k + 2], ARGV[at], ARGV[at + 1])
       at = at + 2

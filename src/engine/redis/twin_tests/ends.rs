@@ -85,6 +85,7 @@ impl Lives {
         }
         let extend = Extend {
             hold: before.hold.id,
+            operation: u128::from(self.dice.roll()),
             found: None,
             accounts: accounts.clone(),
             receipts: charges.len(),
