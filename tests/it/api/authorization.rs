@@ -9,7 +9,7 @@ mod operations;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use self::callers::{Caller, Standing, everybody, operator};
+use self::callers::{Caller, Standing, everybody};
 use self::operations::{Names, Operation};
 use crate::harness::sheets::Sheet;
 use crate::harness::signer::Signer;
@@ -173,7 +173,7 @@ async fn another_tenants_credentials_find_nothing_and_change_nothing() {
 async fn operators_see_no_tenants_figures() {
     let (t, names) = target().await;
     let (_, operations) = described(&t, &names).await;
-    let operator = operator(&t);
+    let operator = t.operator();
     for operation in operations.iter().filter(|op| !op.is_public() && !op.admits("operator")) {
         let (status, code, _) = answer(operation.request(&t, Some(&operator.token), None)).await;
         assert_eq!((status, code.as_str()), (403, "forbidden"), "{operation}");

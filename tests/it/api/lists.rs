@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::sheets::Sheet;
-use crate::harness::{Client, Reply, Tenant, cli};
+use crate::harness::{Client, Reply, Tenant};
 
 /// Pointer and message of every fault.
 fn faults(refused: &Reply) -> Vec<(String, String)> {
@@ -38,7 +38,7 @@ async fn every_fault_of_a_query_is_told_with_its_parameter() {
 #[tokio::test]
 async fn every_list_refuses_a_page_that_it_cannot_give() {
     let t = Tenant::with(Sheet::new()).await;
-    let operator = operator(&t);
+    let operator = t.operator();
     t.ask("u", 1, 1).await.ok();
     let lists =
         ["users", "plans", "pools", "keys", "plans/p/versions", "audit", "decisions", "users/u/ledger"];
@@ -77,12 +77,8 @@ async fn pages_together_are_the_whole_list() {
         }
     }
     assert_eq!(t.get("/v1/admin/plans/p/versions?limit=1").await.ok()["data"][0]["version"], 4);
-    let tenants = pages(&operator(&t), "/v1/operator/tenants", 3).await;
+    let tenants = pages(&t.operator(), "/v1/operator/tenants", 3).await;
     assert!(tenants.iter().any(|tenant| tenant["id"] == t.id.as_str()));
-}
-
-fn operator(t: &Tenant) -> Client {
-    t.with_token(&cli(&t.server.data, &["token", "mint", "--operator"]))
 }
 
 /// The rows of all pages of at most `limit`.

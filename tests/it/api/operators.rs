@@ -10,11 +10,7 @@ use serde_json::{Value, json};
 
 use crate::harness::events::Events;
 use crate::harness::sheets::Sheet;
-use crate::harness::{Client, Reply, Tenant, cli};
-
-fn operator(t: &Tenant) -> Client {
-    t.with_token(&cli(&t.server.data, &["token", "mint", "--operator"]))
-}
+use crate::harness::{Client, Reply, Tenant};
 
 fn path(t: &Tenant) -> String {
     format!("/v1/operator/tenants/{}", t.id)
@@ -27,7 +23,7 @@ async fn delete(client: &Client, path: &str) -> Reply {
 #[tokio::test]
 async fn a_tenant_is_shown_changed_and_listed() {
     let t = Tenant::with(Sheet::new().dr(1)).await;
-    let (operator, path) = (operator(&t), path(&t));
+    let (operator, path) = (t.operator(), path(&t));
     let shown = operator.get(&path).await.ok();
     assert_eq!(shown, json!({"id": t.id, "zone": "UTC", "test": true, "suspended": false}));
     let changed = operator.put(&path, &json!({"zone": "Asia/Tokyo"})).await.ok();
@@ -46,7 +42,7 @@ async fn a_tenant_is_shown_changed_and_listed() {
 #[tokio::test]
 async fn what_cannot_be_is_refused_field_by_field_and_changes_nothing() {
     let t = Tenant::with(Sheet::new().dr(1)).await;
-    let (operator, path) = (operator(&t), path(&t));
+    let (operator, path) = (t.operator(), path(&t));
     let before = operator.get(&path).await.ok();
     for (body, fields) in [
         (json!({"zone": "+09:00", "suspended": "yes"}), vec!["/zone", "/suspended", "/reason"]),
@@ -80,7 +76,7 @@ async fn what_cannot_be_is_refused_field_by_field_and_changes_nothing() {
 #[tokio::test]
 async fn a_suspended_tenant_is_refused_at_once_and_goes_on_where_it_was() {
     let t = Tenant::with(Sheet::new().dr(5)).await;
-    let (operator, path) = (operator(&t), path(&t));
+    let (operator, path) = (t.operator(), path(&t));
     let user = t.with_token(&t.token(&["--user", "u"]));
     let hold = t.ask_for("u", 10, 10, 60).await.hold_id();
     let before = t.quota("u").await.ok();
@@ -126,7 +122,7 @@ fn private_keys(t: &Tenant) -> Vec<String> {
 #[tokio::test]
 async fn a_deleted_tenant_leaves_nothing_and_its_id_is_free() {
     let t = Tenant::with(Sheet::named("theirs").dr(5)).await;
-    let (operator, path) = (operator(&t), path(&t));
+    let (operator, path) = (t.operator(), path(&t));
     let user = t.with_token(&t.token(&["--user", "u"]));
     let open = t.ask("u", 10, 10).await.hold_id();
     t.spend("v", 10, 10).await;
@@ -156,10 +152,7 @@ async fn a_deleted_tenant_leaves_nothing_and_its_id_is_free() {
     // Its id is free, while its rows are still on their way out.
     let made = operator.post("/v1/operator/tenants", &json!({"id": t.id, "test": false})).await;
     assert_eq!(made.status, 201, "{}", made.text);
-    let fresh = t.with_token(&cli(
-        &t.server.data,
-        &["token", "mint", "--tenant", &t.id, "--scope", "check quota admin:read"],
-    ));
+    let fresh = t.with_token(&t.token(&["--scope", "check quota admin:read"]));
     t.ask("u", 1, 1).await.refused(401, "unauthenticated");
     fresh.hold(&open).await.refused(404, "not_found");
     fresh.get("/v1/admin/plans/theirs").await.refused(404, "unknown_plan");
@@ -178,7 +171,7 @@ async fn a_deleted_tenant_leaves_nothing_and_its_id_is_free() {
 #[tokio::test]
 async fn nothing_that_was_under_way_comes_back_after_a_deletion() {
     let t = Tenant::with(Sheet::new().dr(1_000_000)).await;
-    let (operator, path) = (operator(&t), path(&t));
+    let (operator, path) = (t.operator(), path(&t));
     let (ledger, number) = beside(&t).await;
     let busy = (0..8).map(|caller| {
         let client = t.client.clone();

@@ -5,6 +5,7 @@ mod client;
 pub mod compare;
 pub mod events;
 pub mod lasting;
+mod office;
 pub mod postgres;
 pub mod proxy;
 pub mod redis;

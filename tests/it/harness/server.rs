@@ -9,6 +9,7 @@ use apportion::config::{Config, Flags};
 use apportion::ledger::{Durability, Ledger, PostgresLedger, SqliteLedger};
 use tempfile::TempDir;
 
+use super::office::Office;
 use super::stores::{self, Stores};
 
 /// A running service and its data directory.
@@ -16,6 +17,7 @@ pub struct Server {
     pub url: String,
     pub data: PathBuf,
     stores: Vec<(&'static str, String)>,
+    office: OnceLock<Office>,
     _kept: TempDir,
 }
 
@@ -49,6 +51,11 @@ impl Server {
         Self::start_keeping(stores, settings, |_| {})
     }
 
+    /// Makes tenants and tokens.
+    pub fn office(&self) -> &Office {
+        self.office.get_or_init(|| Office::open(config(&self.data, &[])))
+    }
+
     /// The ledger as another process sees it.
     pub async fn ledger(&self) -> std::sync::Arc<dyn Ledger> {
         match self.stores.iter().find(|(name, _)| *name == "database_url") {
@@ -80,7 +87,8 @@ impl Server {
             panic!("the service ended: {built:?}");
         });
         let port = told.recv().expect("the service starts");
-        Self { url: format!("http://127.0.0.1:{port}"), data, stores: stores.to_vec(), _kept: kept }
+        let (url, office) = (format!("http://127.0.0.1:{port}"), OnceLock::new());
+        Self { url, data, stores: stores.to_vec(), office, _kept: kept }
     }
 }
 

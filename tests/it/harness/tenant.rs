@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::reply::row;
 use super::sheets::{PoolSheet, Sheet};
-use super::{Client, Reply, Server, cli};
+use super::{Client, Reply, Server};
 use crate::model::oracle::calendar::{Ms, instant, wire};
 
 /// Scopes of a backend that may do everything within its tenant.
@@ -45,9 +45,9 @@ impl Tenant {
     pub async fn on(server: &'static Server, zone: &str, now: &str) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let id = format!("t{}", COUNT.fetch_add(1, Ordering::Relaxed));
-        cli(&server.data, &["tenant", "create", &id, "--test", "--zone", zone]);
+        server.office().create_tenant(&id, zone);
         let tenant = Self {
-            client: Client::new(&server.url, &mint(server, &id, &["--scope", ALL])),
+            client: Client::new(&server.url, &server.office().mint(&id, &["--scope", ALL])),
             server,
             now: std::sync::atomic::AtomicI64::new(instant(now)),
             id,
@@ -58,7 +58,12 @@ impl Tenant {
 
     /// A token of this tenant with other scopes.
     pub fn token(&self, arguments: &[&str]) -> String {
-        mint(self.server, &self.id, arguments)
+        self.server.office().mint(&self.id, arguments)
+    }
+
+    /// The same connections, as the operator of the installation.
+    pub fn operator(&self) -> Client {
+        self.with_token(&self.server.office().mint_operator())
     }
 
     /// Puts a sheet and makes it everybody's.
@@ -122,10 +127,4 @@ impl Tenant {
     pub async fn remaining(&self, user: &str, limit: &str) -> i64 {
         self.left(user, limit).await["remaining"].as_i64().expect("a number remains")
     }
-}
-
-fn mint(server: &Server, tenant: &str, arguments: &[&str]) -> String {
-    let mut all = vec!["token", "mint", "--tenant", tenant];
-    all.extend(arguments);
-    cli(&server.data, &all)
 }

@@ -4,7 +4,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::harness::signer::{ALGORITHMS, Signer, unix_now};
-use crate::harness::{Client, Tenant, cli};
+use crate::harness::{Client, Tenant};
 
 /// How a caller is met, wherever credentials are asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,11 +34,6 @@ fn known(name: impl Into<String>, token: impl Into<String>, scopes: &str) -> Cal
 
 /// What a tenant's key may grant.
 pub const GRANTABLE: [&str; 5] = ["check", "quota", "admin:read", "admin:write", "me"];
-
-/// The operators of the server on which `t` lives.
-pub fn operator(t: &Tenant) -> Client {
-    t.with_token(&cli(&t.server.data, &["token", "mint", "--operator"]))
-}
 
 pub async fn api_key(t: &Client, scopes: &[&str]) -> (String, String) {
     let made = t.post("/v1/admin/keys", &json!({"kind": "api", "scopes": scopes})).await.ok();
@@ -76,7 +71,7 @@ pub async fn everybody(t: &Tenant, other: &Tenant) -> Vec<Caller> {
         let (_, secret) = api_key(t, &[scope]).await;
         all.push(known(format!("an API key with {scope}"), secret, scope));
     }
-    all.push(known("an operator", operator(t).token, "operator"));
+    all.push(known("an operator", t.operator().token, "operator"));
     let minted = t.token(&["--scope", "check quota admin:read admin:write"]);
     all.push(known("a backend that may do everything", minted, "check quota admin:read admin:write"));
     all.extend(suspended(t).await);
@@ -113,17 +108,16 @@ async fn strangers(t: &Tenant, other: &Tenant) -> Vec<Caller> {
 }
 
 async fn new_tenant(t: &Tenant, id: &str) -> Client {
-    let made = operator(t).post("/v1/operator/tenants", &json!({"id": id, "test": true})).await;
+    let made = t.operator().post("/v1/operator/tenants", &json!({"id": id, "test": true})).await;
     assert_eq!(made.status, 201, "{}", made.text);
-    let scopes = ["--tenant", id, "--scope", "check quota admin:write"];
-    t.with_token(&cli(&t.server.data, &[&["token", "mint"][..], &scopes].concat()))
+    t.with_token(&t.server.office().mint(id, &["--scope", "check quota admin:write"]))
 }
 
 async fn of_deleted_tenant(t: &Tenant) -> String {
     let id = format!("{}-deleted", t.id);
     let theirs = new_tenant(t, &id).await;
     theirs.get("/v1/admin/settings").await.ok();
-    let operator = operator(t);
+    let operator = t.operator();
     let request = operator.request(Method::DELETE, &format!("/v1/operator/tenants/{id}"));
     assert_eq!(operator.send(request).await.status, 204);
     theirs.token
@@ -133,9 +127,9 @@ async fn suspended(t: &Tenant) -> Vec<Caller> {
     let id = format!("{}-suspended", t.id);
     let theirs = new_tenant(t, &id).await;
     let (_, secret) = api_key(&theirs, &["check", "quota", "admin:write"]).await;
-    let user = cli(&t.server.data, &["token", "mint", "--tenant", &id, "--user", "u"]);
+    let user = t.server.office().mint(&id, &["--user", "u"]);
     let body = json!({"suspended": true, "reason": "unpaid"});
-    operator(t).put(&format!("/v1/operator/tenants/{id}"), &body).await.ok();
+    t.operator().put(&format!("/v1/operator/tenants/{id}"), &body).await.ok();
     vec![
         caller("a token of a suspended tenant", theirs.token, Standing::Suspended),
         caller("an API key of a suspended tenant", secret, Standing::Suspended),
