@@ -69,8 +69,7 @@ impl Service {
         let repeated = mark.as_ref().is_some_and(|mark| hold.extends.iter().any(|known| known.id == mark.id));
         let is_new = !repeated && hold.state(now) == HoldState::Held;
         let too_large = too_large(&hold, command.add_output_tokens).filter(|_| is_new);
-        let catalog = tenant.catalog();
-        let taking = catalog.settings.taking(&tenant.id, &hold.user);
+        let taking = tenant.catalog().settings.taking(&tenant.id, &hold.user);
         if let (Some(refusal), Taking::Enforced) = (&too_large, taking) {
             return Ok(Some((FinishReply::Refused(refusal.clone()), Unrecorded(None))));
         }
@@ -80,6 +79,7 @@ impl Service {
         let add_output = believable(output.saturating_add(command.add_output_tokens)).saturating_sub(output);
         let add_credits = cost.amount(output + add_output).saturating_sub(hold.reserved.credits);
         let party = self.party_of_hold(tenant, &hold).await?;
+        let catalog = tenant.catalog();
         let charging = self.charging_of(tenant, &catalog, &party, &hold, now)?;
         let places = receipts_in(&charging.charges, &charging.accounts, &hold);
         let add = Increase { output: add_output, credits: add_credits };

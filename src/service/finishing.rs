@@ -174,8 +174,8 @@ impl Service {
         let (mut hold, mut how, mut ended_by_rule) = (Arc::clone(hold), how, ended_by_rule);
         for _ in 0..LOOKS {
             let now = tenant.now();
-            let catalog = tenant.catalog();
             let party = self.party_of_hold(tenant, &hold).await?;
+            let catalog = tenant.catalog();
             let charging = self.charging_of(tenant, &catalog, &party, &hold, now)?;
             let finish = engine::Finish {
                 hold: hold.id,
@@ -256,8 +256,8 @@ impl Service {
         hold: &Hold,
         now: Millis,
     ) -> Result<Vec<LimitRow>, ServiceError> {
-        let catalog = tenant.catalog();
         let party = self.party_of_hold(tenant, hold).await?;
+        let catalog = tenant.catalog();
         let charging = self.charging_of(tenant, &catalog, &party, hold, now)?;
         let standings = self.standings(&charging.accounts, &charging.to_show(), now).await?;
         Ok(charging.rows(&standings))

@@ -18,8 +18,8 @@ impl Service {
     /// changes nothing and creates nothing.
     pub async fn quota(&self, tenant: &Tenant, user: UserId) -> Result<QuotaView, ServiceError> {
         let now = tenant.now();
-        let catalog = tenant.catalog();
         let party = self.party(tenant, &user).await?;
+        let catalog = tenant.catalog();
         let account = party.account_of(&user).ok_or(ServiceError::NotFound("user"))?;
         let subject = party.subject(tenant, &catalog, account, now)?.ok_or(ServiceError::UnknownUser)?;
         let scopes = [Scope::User, Scope::Org, Scope::Tenant];
@@ -46,10 +46,10 @@ impl Service {
     /// default plan.
     pub async fn org_quota(&self, tenant: &Tenant, org: &Name) -> Result<QuotaView, ServiceError> {
         let now = tenant.now();
-        let catalog = tenant.catalog();
         // Stands for whoever calls: limits of orgs are the same for all of them.
         let nobody = UserId::parse("anybody").map_err(|error| ServiceError::Corrupt(error.to_string()))?;
         let party = self.party_of(tenant, &nobody, Arc::default(), Some(org.clone())).await?;
+        let catalog = tenant.catalog();
         let subject = party.subject_or(&self.no_plan, tenant, &catalog, &nobody, now)?;
         let Standing { limits, state, next_call_at, next_lease_end } =
             self.standing_of(&subject, &[Scope::Org]).await?;

@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use super::{Service, ServiceError, Tenant};
 use crate::domain::charge::TenantRef;
-use crate::domain::slot::Position;
+use crate::domain::slot::{Position, Slot};
 use crate::domain::time::Millis;
 use crate::engine::Lag;
+use crate::ledger::LedgerError;
 
 /// Between two looks whether something is on record.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
@@ -23,13 +24,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 impl Service {
     /// Sees to it that a tenant's slot is not behind the ledger.
     pub(super) async fn settle_slot(&self, tenant: TenantRef) -> Result<(), ServiceError> {
-        let recorded = self.ledger.slot(tenant).await?;
+        let recorded = self.recorded_slot(tenant).await?;
         if self.engine.admit(tenant, recorded).await? {
             return Ok(());
         }
         let _turn = self.slot_turn(tenant).await;
         let before = recorded;
-        let recorded = self.ledger.slot(tenant).await?;
+        let recorded = self.recorded_slot(tenant).await?;
         // Whoever had the turn may have done it.
         if self.engine.admit(tenant, recorded).await? {
             return Ok(());
@@ -44,17 +45,17 @@ impl Service {
         // What it still has goes on record first: all of it was answered.
         self.engine.close_slot(tenant, recorded.epoch).await?;
         self.drain_slot(tenant).await?;
-        let renewed = self.ledger.renew_slot(tenant, recorded.epoch).await?;
+        let renewed = self.ledger.renew_slot(tenant, recorded.epoch).await.map_err(of_slot)?;
         Ok(self.engine.open_slot(tenant, renewed).await?)
     }
 
     /// Records what a closed slot has left.
     async fn drain_slot(&self, tenant: TenantRef) -> Result<(), ServiceError> {
         loop {
-            let recorded = self.ledger.slot(tenant).await?;
+            let recorded = self.recorded_slot(tenant).await?;
             match self.engine.remaining(tenant, recorded).await? {
                 Some(batch) => _ = self.record_batch(batch).await?,
-                None if self.ledger.slot(tenant).await? == recorded => return Ok(()),
+                None if self.recorded_slot(tenant).await? == recorded => return Ok(()),
                 // Another node has recorded some of it meanwhile.
                 None => {}
             }
@@ -86,7 +87,7 @@ impl Service {
         let wait = async {
             loop {
                 let drained = self.drained.notified();
-                if position.is_in(self.ledger.slot(position.tenant).await?) {
+                if position.is_in(self.recorded_slot(position.tenant).await?) {
                     return Ok(());
                 }
                 let _ = tokio::time::timeout(BETWEEN_LOOKS, drained).await;
@@ -136,7 +137,20 @@ impl Service {
         Err(ServiceError::ClockOff)
     }
 
+    async fn recorded_slot(&self, tenant: TenantRef) -> Result<Slot, ServiceError> {
+        self.ledger.slot(tenant).await.map_err(of_slot)
+    }
+
     async fn slot_turn(&self, tenant: TenantRef) -> tokio::sync::MutexGuard<'_, ()> {
         self.turns[tenant.0 as usize % self.turns.len()].lock().await
+    }
+}
+
+/// Whoever was deleted meanwhile has no slot: the call that asks never happened,
+/// and the next one is nobody's.
+fn of_slot(error: LedgerError) -> ServiceError {
+    match error {
+        LedgerError::Conflict => ServiceError::StoreUnavailable(Box::new(error)),
+        other => other.into(),
     }
 }

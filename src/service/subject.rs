@@ -40,7 +40,8 @@ impl Service {
         self.party_of(tenant, user, profile, org).await
     }
 
-    /// A user with the org that a hold began with.
+    /// A user with the org that a hold began with. The catalog is to be asked
+    /// for after it: it has every plan that their records name.
     pub(super) async fn party_of(
         &self,
         tenant: &Tenant,
@@ -48,11 +49,13 @@ impl Service {
         profile: Arc<Profile>,
         org: Option<Name>,
     ) -> Result<Party, ServiceError> {
+        self.registry.know_plans(tenant, profile.holder().plans()).await?;
         let account = profile.alias().unwrap_or(user);
         let months = self.months(tenant, &profile.holder(), || account.shared()).await?;
         let org = match org {
             Some(id) => {
                 let profile = self.registry.org_profile(tenant, &id).await?;
+                self.registry.know_plans(tenant, profile.holder().plans()).await?;
                 let months = self.months(tenant, &profile.holder(), || id.shared()).await?;
                 Some(OrgParty { id, profile, months })
             }

@@ -75,6 +75,11 @@ impl Regime<'_> {
 }
 
 impl<'a> Holder<'a> {
+    /// The plans that the record names.
+    pub fn plans(&self) -> impl Iterator<Item = &'a Name> {
+        self.plan.into_iter().chain(self.rights.schedule.iter().map(|to_come| &to_come.plan))
+    }
+
     /// The terms of `plan` (the holder's, or the tenant's default one).
     ///
     /// # Errors

@@ -175,8 +175,8 @@ impl Service {
     /// Brings a user's account to now. Returns the month that runs now.
     async fn touch_user(&self, tenant: &Tenant, user: &UserId) -> Result<Running, ServiceError> {
         let now = tenant.now();
-        let catalog = tenant.catalog();
         let party = self.party(tenant, user).await?;
+        let catalog = tenant.catalog();
         let subject = party.subject_or(&self.no_plan, tenant, &catalog, user, now)?;
         let charging = subject.all_limits(&[Scope::User]);
         self.touch(&charging, now).await?;
@@ -192,9 +192,9 @@ impl Service {
 
     async fn touch_org(&self, tenant: &Tenant, org: &Name) -> Result<(), ServiceError> {
         let now = tenant.now();
-        let catalog = tenant.catalog();
         let anybody = UserId::parse("anybody").map_err(|error| ServiceError::Corrupt(error.to_string()))?;
         let party = self.party_of(tenant, &anybody, Arc::default(), Some(org.clone())).await?;
+        let catalog = tenant.catalog();
         let subject = party.subject_or(&self.no_plan, tenant, &catalog, &anybody, now)?;
         if subject.source(Scope::Org).own.is_some() {
             return self.touch(&subject.all_limits(&[Scope::Org]), now).await;

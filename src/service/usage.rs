@@ -107,8 +107,8 @@ impl Service {
         at: Millis,
         now: Millis,
     ) -> Result<Take, ServiceError> {
-        let catalog = tenant.catalog();
         let party = self.party(tenant, &command.user).await?;
+        let catalog = tenant.catalog();
         let subject = party.subject_or(&self.no_plan, tenant, &catalog, &command.user, now)?;
         let model = command.model.as_ref().map(|model| catalog.models.canonical(model));
         let prices = catalog.models.prices(model.as_ref().map(Name::as_str));

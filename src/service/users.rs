@@ -223,6 +223,20 @@ impl Registry {
         }
     }
 
+    /// A record may be read before the plan that it names: both may be the work
+    /// of another node, just now.
+    pub(super) async fn know_plans<'n>(
+        &self,
+        tenant: &Tenant,
+        mut plans: impl Iterator<Item = &'n Name>,
+    ) -> Result<(), ServiceError> {
+        let catalog = tenant.catalog();
+        match plans.any(|plan| catalog.plan(plan).is_none()) {
+            true => self.refresh().await,
+            false => Ok(()),
+        }
+    }
+
     pub(super) fn check_plan(&self, tenant: &Tenant, plan: Option<&Name>) -> Result<(), ServiceError> {
         match plan {
             Some(plan) if tenant.catalog().plan(plan).is_none() => Err(ServiceError::UnknownPlan),

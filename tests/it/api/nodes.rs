@@ -108,7 +108,7 @@ async fn a_stream_tells_what_happened_at_the_other_node() {
     t.plan(&Sheet::new().dr(5).cc(5)).await;
     t.ask("u", 1, 0).await.ok();
     let mut events =
-        Events::open(&other.with_token(&t.token(&["--scope", "me", "--user", "u"]))).await.ok().unwrap();
+        Events::open(&other.with_token(&t.token(&["--scope", "me", "--user", "u"]))).await.unwrap();
     assert_has(&row(&events.quota().await, "requests_per_day"), &json!({"used": 1}));
     t.ask("u", 1, 0).await.ok();
     events.until(|quota| row(quota, "requests_per_day")["used"] == 2).await;
@@ -127,4 +127,19 @@ async fn what_admins_read_has_what_was_decided_before_at_any_node() {
     }
     t.pass(10_000).await;
     assert_eq!(other.get("/v1/admin/holds?state=in_doubt").await.ok()["data"].as_array().unwrap().len(), 20);
+}
+
+/// Whoever reads the user first must know the plan as well.
+#[tokio::test]
+async fn a_plan_and_a_user_on_it_are_known_to_the_other_node_together() {
+    let Some((t, other)) = pair().await else { return };
+    for n in 0..20 {
+        let (plan, user) = (format!("p{n}"), format!("u{n}"));
+        t.put_plan(&Sheet::named(&plan).dr(2).json()).await.ok();
+        t.put_user(&user, json!({"plan": plan})).await.ok();
+        let made = other.check(json!({"user": user})).await.ok();
+        assert_has(&made["plan"], &json!({"id": plan}));
+        other.check(json!({"user": user})).await.ok();
+        other.check(json!({"user": user})).await.refused(429, "daily_quota_exhausted");
+    }
 }

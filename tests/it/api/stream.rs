@@ -19,7 +19,7 @@ async fn open(client: &Client) -> Events {
 }
 
 async fn refused(client: &Client) -> Reply {
-    Events::open(client).await.err().expect("a refusal")
+    Events::open(client).await.expect_err("a refusal")
 }
 
 fn used(quota: &Value, limit: &str) -> i64 {

@@ -1,5 +1,7 @@
 //! Servers that die, stand still, come back, or are replaced.
 
+use std::io::Write;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use apportion::engine::redis::{Heard, RedisError};
@@ -205,4 +207,44 @@ async fn a_primary_that_became_a_replica_is_not_written_to() {
     assert!(error.to_string().contains("READONLY") || is_unavailable::<()>(&Err(error.clone())), "{error}");
     server.run::<()>(&["REPLICAOF", "NO", "ONE"]);
     eventually(|| async { redis.run(slot(), cmd("SET").arg(key("x")).arg("3")).await }).await;
+}
+
+/// What is logged on this thread, in lines.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn an_outage_has_one_line_at_its_begin_and_one_at_its_end() {
+    let Some(server) = Single::start(&[]) else { return };
+    server.run::<()>(&["CONFIG", "SET", "requirepass", "secret-one"]);
+    let log = Log::default();
+    let to = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || to.clone()).finish();
+    let _here = tracing::subscriber::set_default(subscriber);
+    let redis = connect(&format!("redis://:secret-one@{}", server.address())).await;
+    server.kill();
+    for _ in 0..3 {
+        let calls = (0..50).map(|_| set(&redis, "x", "1"));
+        assert!(futures_util::future::join_all(calls).await.iter().all(is_unavailable));
+    }
+    // Without the password, which was set while it ran: it lets everybody in
+    // and refuses those that bring one.
+    server.restart();
+    server.run::<()>(&["CONFIG", "SET", "requirepass", "secret-one"]);
+    eventually(|| set(&redis, "x", "1")).await;
+    let lines = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let count = |part: &str| lines.lines().filter(|line| line.contains(part)).count();
+    assert_eq!((count("WARN"), count("does not serve")), (1, 1), "{lines}");
+    assert_eq!((count("INFO"), count("serves again")), (1, 1), "{lines}");
+    assert!(!lines.contains("secret-one"), "{lines}");
 }

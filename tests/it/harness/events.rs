@@ -10,6 +10,7 @@ use super::{Client, Reply};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// An open stream of events. It hangs up when it is dropped.
+#[derive(Debug)]
 pub struct Events {
     response: reqwest::Response,
     read: Vec<u8>,
