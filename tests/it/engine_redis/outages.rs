@@ -85,7 +85,7 @@ async fn a_replica_takes_over_from_a_killed_primary() {
     let Some(servers) = Watched::start(3) else { return };
     let redis = connect(&servers.url()).await;
     let before = set(&redis, "x", "1").await.unwrap();
-    assert_eq!(servers.primary.run::<u64>(&["WAIT", "1", "5000"]), 1);
+    servers.wait_until_replicated();
     servers.primary.kill();
     let after = eventually(|| set(&redis, "y", "2")).await;
     assert_ne!(before, after);

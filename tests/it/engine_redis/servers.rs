@@ -51,7 +51,7 @@ fn sentinels_promote_the_replica_of_a_killed_primary() {
     let Some(redis) = Watched::start(3) else { return };
     assert_eq!(redis.url().matches("127.0.0.1:").count(), 3);
     redis.primary.run::<()>(&["SET", "a", "1"]);
-    assert_eq!(redis.primary.run::<u64>(&["WAIT", "1", "5000"]), 1);
+    redis.wait_until_replicated();
     redis.primary.kill();
     redis.wait_until_promoted();
     assert_eq!(redis.replica.run::<String>(&["GET", "a"]), "1");

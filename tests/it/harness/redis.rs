@@ -231,6 +231,14 @@ impl Watched {
         }
     }
 
+    /// Until the replica has everything that was written up to now. (`WAIT` tells of what its own
+    /// connection wrote.)
+    pub fn wait_until_replicated(&self) {
+        let offset = |node: &Node, name| node.info(name).parse::<u64>().expect("an offset is a number");
+        let written = offset(&self.primary, "master_repl_offset");
+        wait_until("the replica", || offset(&self.replica, "slave_repl_offset") >= written);
+    }
+
     /// From now on nothing reaches the replica any more: it is not let in.
     pub fn cut_replica_off(&self) {
         self.replica.run::<()>(&["CONFIG", "SET", "masterauth", "wrong"]);
