@@ -11,6 +11,7 @@ mod rounds;
 #[path = "../sheet.rs"]
 mod sheet;
 mod startup;
+mod stores;
 mod targets;
 
 use std::process::ExitCode;
@@ -19,6 +20,7 @@ use clap::Parser;
 
 use crate::options::Options;
 use crate::rounds::Sample;
+use crate::stores::Stores;
 use crate::targets::{Target, Tokens};
 
 /// As in the server's binary, so that the bare handler has no handicap.
@@ -61,7 +63,8 @@ fn run(options: &Options) -> anyhow::Result<ExitCode> {
         targets.insert(0, Target::start_echo(options, &tokens, reply_bytes)?);
     }
     for target in &targets {
-        eprintln!("{}: process {} on {}", target.name, target.process.pid(), target.address());
+        let stores = target.stores.as_ref().map(Stores::told).unwrap_or_default();
+        eprintln!("{}: process {} on {}{stores}", target.name, target.process.pid(), target.address());
     }
     let samples = rounds::run(options, &targets, tell)?;
     let rows = report::rows(&samples);
@@ -82,12 +85,16 @@ fn stand_in_tokens() -> Tokens {
 
 fn tell(sample: &Sample) {
     eprintln!(
-        "round {} {:>6} {:<12} {:>8.0}/s  CPU {:>6.2} us  p50 {:>6.0} us  p99 {:>7.0} us  RSS {:>5.0} MB",
+        "round {} {:>6} {:<12} {:>8.0}/s  CPU {:>6.2} us{}  p50 {:>6.0} us  p99 {:>7.0} us  RSS {:>5.0} MB",
         sample.round + 1,
         sample.server,
         sample.operation,
         sample.per_second,
         sample.cpu_us,
+        match (sample.redis_us, sample.postgres_us) {
+            (Some(redis), Some(postgres)) => format!(" Redis {redis:>5.2} Postgres {postgres:>5.2}"),
+            _ => String::new(),
+        },
         sample.p50_us,
         sample.p99_us,
         sample.rss as f64 / 1e6,

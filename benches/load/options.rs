@@ -31,7 +31,8 @@ pub struct Options {
     /// Threads that serve requests [default: as many as cores; 1 with --pin]
     #[arg(long)]
     pub workers: Option<usize>,
-    /// Which servers: echo, commit, os; os:PATH is that of another binary
+    /// Which servers: echo, commit, os, and on a Redis and Postgres of their own engine, ledger;
+    /// os:PATH is that of another binary
     #[arg(long, value_delimiter = ',', default_value = "echo,commit,os")]
     pub servers: Vec<String>,
     /// Which operations: cycle, check, settle, check_id, batch, settle_batch, refused, strange, quota
@@ -43,6 +44,15 @@ pub struct Options {
     /// Also measure GET /v1/users/{user}/quota
     #[arg(long)]
     pub quota: bool,
+    /// Limits of the plan
+    #[arg(long, default_value_t = 8)]
+    pub limits: usize,
+    /// All calls are counted on one pool as well, which never refuses
+    #[arg(long)]
+    pub pool: bool,
+    /// Settings of Redis, as on its command line
+    #[arg(long, default_value = "--appendonly yes", allow_hyphen_values = true, value_delimiter = ' ')]
+    pub redis_settings: Vec<String>,
     /// Print one JSON document with every figure
     #[arg(long)]
     pub json: bool,

@@ -108,15 +108,47 @@ pub fn own_cpu() -> anyhow::Result<Cpu> {
     cpu_of("self")
 }
 
-fn cpu_of(pid: &str) -> anyhow::Result<Cpu> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name in parentheses may hold anything; fields are counted after it.
-    let fields = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
-    let ticks = |index: usize| -> anyhow::Result<f64> {
-        let field = fields.split_ascii_whitespace().nth(index).context("a short /proc/PID/stat")?;
-        Ok(field.parse::<f64>()? * TICK_US)
+pub fn cpu_of(pid: &str) -> anyhow::Result<Cpu> {
+    let stat = Stat::of(pid)?;
+    Ok(Cpu { user: stat.ticks_us(11)?, system: stat.ticks_us(12)? })
+}
+
+/// CPU time of a process and of its children, also of those that have ended.
+pub fn cpu_of_family(first: u32) -> anyhow::Result<Cpu> {
+    let stat = Stat::of(&first.to_string())?;
+    let mut sum = Cpu {
+        user: stat.ticks_us(11)? + stat.ticks_us(13)?,
+        system: stat.ticks_us(12)? + stat.ticks_us(14)?,
     };
-    Ok(Cpu { user: ticks(11)?, system: ticks(12)? })
+    for entry in std::fs::read_dir("/proc")?.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        // It may end between one look and the next.
+        let Ok(stat) = Stat::of(&name) else { continue };
+        if stat.field(1).is_ok_and(|parent| parent == first.to_string()) {
+            sum.user += stat.ticks_us(11)?;
+            sum.system += stat.ticks_us(12)?;
+        }
+    }
+    Ok(sum)
+}
+
+/// `/proc/PID/stat`. The name in parentheses may hold anything; fields are
+/// counted after it.
+struct Stat(String);
+
+impl Stat {
+    fn of(pid: &str) -> anyhow::Result<Self> {
+        Ok(Self(std::fs::read_to_string(format!("/proc/{pid}/stat"))?))
+    }
+
+    fn field(&self, index: usize) -> anyhow::Result<&str> {
+        let fields = self.0.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
+        fields.split_ascii_whitespace().nth(index).context("a short /proc/PID/stat")
+    }
+
+    fn ticks_us(&self, index: usize) -> anyhow::Result<f64> {
+        Ok(self.field(index)?.parse::<f64>()? * TICK_US)
+    }
 }
 
 /// A port that was free a moment ago.

@@ -18,7 +18,10 @@ pub struct Row {
     pub cpu_us: f64,
     pub cpu_system_us: f64,
     pub cpu_ratio: Option<f64>,
+    pub redis_us: Option<f64>,
+    pub postgres_us: Option<f64>,
     pub p50_us: f64,
+    pub p50_ratio: Option<f64>,
     pub p99_us: f64,
     pub p99_ratio: Option<f64>,
     /// The most that was seen, in MB.
@@ -49,6 +52,10 @@ fn row(samples: &[Sample], server: &str, operation: &'static str) -> Row {
         samples.iter().filter(counts).find(|sample| sample.server == "echo" && sample.round == round)
     };
     let of = |figure: fn(&Sample) -> f64| median(own.iter().map(|sample| figure(sample)).collect());
+    let of_store = |figure: fn(&Sample) -> Option<f64>| {
+        let figures: Vec<f64> = own.iter().copied().filter_map(figure).collect();
+        (!figures.is_empty()).then(|| median(figures))
+    };
     let ratio = |figure: fn(&Sample) -> f64| {
         let against = |sample: &&Sample| floor(sample.round).map(|floor| figure(sample) / figure(floor));
         let ratios: Vec<f64> = own.iter().filter_map(against).collect();
@@ -63,7 +70,10 @@ fn row(samples: &[Sample], server: &str, operation: &'static str) -> Row {
         cpu_us: of(|sample| sample.cpu_us),
         cpu_system_us: of(|sample| sample.cpu_system_us),
         cpu_ratio: ratio(|sample| sample.cpu_us),
+        redis_us: of_store(|sample| sample.redis_us),
+        postgres_us: of_store(|sample| sample.postgres_us),
         p50_us: of(|sample| sample.p50_us),
+        p50_ratio: ratio(|sample| sample.p50_us),
         p99_us: of(|sample| sample.p99_us),
         p99_ratio: ratio(|sample| sample.p99_us),
         rss_mb: own.iter().map(|sample| sample.rss).max().unwrap_or(0) as f64 / 1e6,
@@ -82,13 +92,13 @@ fn median(mut figures: Vec<f64>) -> f64 {
 
 pub fn print(rows: &[Row]) {
     println!(
-        "| server | operation | items/s | ratio | CPU us | of it kernel | ratio | p50 us | p99 us | ratio | RSS MB | asker busy |"
+        "| server | operation | items/s | ratio | CPU us | of it kernel | ratio | Redis us | Postgres us | p50 us | ratio | p99 us | ratio | RSS MB | asker busy |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
     let ratio = |ratio: Option<f64>| ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
     for row in rows {
         println!(
-            "| {} | {} | {:.0} | {} | {:.1} | {:.1} | {} | {:.0} | {:.0} | {} | {:.0} | {:.0} % |",
+            "| {} | {} | {:.0} | {} | {:.1} | {:.1} | {} | {} | {} | {:.0} | {} | {:.0} | {} | {:.0} | {:.0} % |",
             row.server,
             row.operation,
             row.per_second,
@@ -96,7 +106,10 @@ pub fn print(rows: &[Row]) {
             row.cpu_us,
             row.cpu_system_us,
             ratio(row.cpu_ratio),
+            ratio(row.redis_us),
+            ratio(row.postgres_us),
             row.p50_us,
+            ratio(row.p50_ratio),
             row.p99_us,
             ratio(row.p99_ratio),
             row.rss_mb,
@@ -113,6 +126,8 @@ pub fn json(options: &Options, reply_bytes: usize, samples: &[Sample], rows: &[R
         "zipf": options.zipf,
         "connections": options.connections,
         "rate": options.rate,
+        "limits": options.limits,
+        "pool": options.pool,
         "pinned": options.pin,
         "workers": options.worker_count(),
         "reply_bytes": reply_bytes,

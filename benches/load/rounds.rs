@@ -7,6 +7,7 @@ use crate::client::{Tally, Way, drive};
 use crate::options::Options;
 use crate::process::{self, Cpu};
 use crate::requests::{CheckBatches, Checks, Cycles, HoldText, Picks, Quotas, SettleBatches, Settles, Work};
+use crate::stores::Stores;
 use crate::targets::Target;
 
 /// Connections on which batches are sent: one batch keeps a server busy for
@@ -24,6 +25,10 @@ pub struct Sample {
     pub cpu_us: f64,
     /// The part of it that was spent in the kernel.
     pub cpu_system_us: f64,
+    /// CPU time of its Redis per item, in us, where it has one.
+    pub redis_us: Option<f64>,
+    /// Of all processes of its Postgres.
+    pub postgres_us: Option<f64>,
     pub p50_us: f64,
     pub p99_us: f64,
     /// Resident memory after the run, in bytes.
@@ -140,13 +145,15 @@ impl Run<'_> {
         way: Way,
         work: impl Work + 'static,
     ) -> anyhow::Result<Tally> {
-        let process = &self.target.process;
+        let (process, stores) = (&self.target.process, self.target.stores.as_ref());
         process.wait_until_idle()?;
-        let (cpu_before, own_before) = (process.cpu()?, process::own_cpu()?);
+        let stores_cpu = || stores.map(Stores::cpu).transpose();
+        let (cpu_before, stores_before, own_before) = (process.cpu()?, stores_cpu()?, process::own_cpu()?);
         let mut tally = drive(way, work)?;
         let own = process::own_cpu()?.since(own_before);
         process.wait_until_idle()?;
         let cpu: Cpu = process.cpu()?.since(cpu_before);
+        let stores_spent = stores_cpu()?.zip(stores_before);
         let items = tally.items.max(1) as f64;
         let sample = Sample {
             server: self.target.name.clone(),
@@ -155,6 +162,8 @@ impl Run<'_> {
             per_second: tally.items as f64 / tally.seconds,
             cpu_us: cpu.total() / items,
             cpu_system_us: cpu.system / items,
+            redis_us: stores_spent.map(|((now, _), (before, _))| now.since(before).total() / items),
+            postgres_us: stores_spent.map(|((_, now), (_, before))| now.since(before).total() / items),
             p50_us: tally.quantile(0.5),
             p99_us: tally.quantile(0.99),
             rss: process.rss()?,

@@ -24,9 +24,9 @@ const BATCH: usize = 10_000;
 
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let data = targets::scratch(options)?;
-    let token = targets::create_tenant(options, data.path(), "open")?;
+    let token = targets::create_tenant(options, data.path(), "open", &[])?;
     {
-        let server = targets::serve(options, data.path(), "os")?;
+        let server = targets::serve(options, data.path(), "os", &[])?;
         targets::put_sheet(server.address, &token, serde_json::from_str(sheet::SHEET)?)?;
     }
     let begun = Instant::now();
@@ -41,7 +41,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     );
 
     let begun = Instant::now();
-    let server = targets::serve(options, data.path(), "commit")?;
+    let server = targets::serve(options, data.path(), "commit", &[])?;
     let ready = begun.elapsed();
     println!(
         "ready {:.0} ms after the start, {:.0} MB resident, {:.0} ms of CPU",

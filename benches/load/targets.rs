@@ -13,12 +13,14 @@ use crate::options::Options;
 use crate::process::{self, Process, free_port, on_core};
 use crate::requests::{Checks, HoldText, Picks, SettleBatches, check_for};
 use crate::sheet::SHEET;
+use crate::stores::Stores;
 
 /// A running server.
 pub struct Target {
     pub name: String,
     pub process: Process,
     pub tokens: Tokens,
+    pub stores: Option<Stores>,
     /// `None`: the bare handler, which knows no holds.
     data: Option<TempDir>,
 }
@@ -55,13 +57,22 @@ impl Target {
             options.binary = binary.into();
         }
         let (options, data) = (&options, scratch(&options)?);
-        let tenant = |id: &str| create_tenant(options, data.path(), id);
+        let stores = matches!(durability, "engine" | "ledger")
+            .then(|| Stores::start(data.path(), &options.redis_settings))
+            .transpose()?;
+        let environment = stores.iter().flat_map(Stores::settings).collect::<Vec<_>>();
+        let tenant = |id: &str| create_tenant(options, data.path(), id, &environment);
         let tokens = Tokens { open: tenant("open")?, closed: tenant("closed")?, strange: tenant("strange")? };
-        let process = serve(options, data.path(), durability)?;
-        let target = Self { name: name.to_owned(), process, tokens, data: Some(data) };
-        let open: Value = serde_json::from_str(SHEET)?;
+        let process = serve(options, data.path(), durability, &environment)?;
+        let target = Self { name: name.to_owned(), process, tokens, stores, data: Some(data) };
+        let open = sheet_of(options.limits)?;
         let mut closed = open.clone();
-        closed["limits"][5]["limit"] = json!(0);
+        closed["limits"].as_array_mut().context("a list")?.push(
+            json!({"name": "closed", "kind": "window", "meter": "requests", "period": "day", "limit": 0}),
+        );
+        if options.pool {
+            put_pool(target.address(), &target.tokens.open)?;
+        }
         put_sheet(target.address(), &target.tokens.open, open.clone())?;
         target.meet_everybody(options, &target.tokens.open)?;
         if options.wants("refused") {
@@ -86,7 +97,7 @@ impl Target {
         let process = Process::start(program, SocketAddr::from(([127, 0, 0, 1], port)), "/", &log)?;
         // It has said that it runs; what it says later is of no interest.
         let _ = std::fs::remove_file(log);
-        Ok(Self { name: "echo".into(), process, tokens: tokens.clone(), data: None })
+        Ok(Self { name: "echo".into(), process, tokens: tokens.clone(), stores: None, data: None })
     }
 
     /// Length of the reply to a check, in bytes.
@@ -145,13 +156,19 @@ pub fn scratch(options: &Options) -> anyhow::Result<TempDir> {
 }
 
 /// Starts the server on a data directory and waits until it is ready.
-pub fn serve(options: &Options, data: &Path, durability: &str) -> anyhow::Result<Process> {
+pub fn serve(
+    options: &Options,
+    data: &Path,
+    durability: &str,
+    environment: &[(&'static str, String)],
+) -> anyhow::Result<Process> {
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
     let mut program = on_core(&options.binary, core(options));
     program.args(["serve", "--listen", &address.to_string(), "--data"]).arg(data);
     program.env("APPORTION_DURABILITY", durability);
     program.env("APPORTION_WORKERS", options.worker_count().to_string());
     program.env("APPORTION_LOG", "warn");
+    program.envs(environment.iter().map(|(name, value)| (name, value)));
     Process::start(program, address, "/readyz", &log_of(data))
 }
 
@@ -160,26 +177,72 @@ fn log_of(data: &Path) -> PathBuf {
 }
 
 /// Makes a tenant and gives a token for it.
-pub fn create_tenant(options: &Options, data: &Path, id: &str) -> anyhow::Result<String> {
-    cli(options, data, &["tenant", "create", id])?;
-    cli(options, data, &["token", "mint", "--tenant", id, "--scope", SCOPE, "--ttl", "7d"])
+pub fn create_tenant(
+    options: &Options,
+    data: &Path,
+    id: &str,
+    environment: &[(&'static str, String)],
+) -> anyhow::Result<String> {
+    cli(options, data, environment, &["tenant", "create", id])?;
+    cli(options, data, environment, &["token", "mint", "--tenant", id, "--scope", SCOPE, "--ttl", "7d"])
+}
+
+/// The usual sheet with the first so many of its limits, or more like these.
+fn sheet_of(limits: usize) -> anyhow::Result<Value> {
+    let mut sheet: Value = serde_json::from_str(SHEET)?;
+    let kinds = sheet["limits"].as_array().context("a list")?.clone();
+    let named = kinds.iter().cycle().take(limits).enumerate().map(|(index, limit)| {
+        let mut limit = limit.clone();
+        if index >= kinds.len() {
+            limit["name"] = json!(format!("{}_{index}", limit["name"].as_str().unwrap_or_default()));
+        }
+        limit
+    });
+    sheet["limits"] = Value::Array(named.collect());
+    Ok(sheet)
 }
 
 /// Puts a sheet and makes it everybody's.
-pub fn put_sheet(address: SocketAddr, token: &str, mut sheet: Value) -> anyhow::Result<()> {
-    sheet["reason"] = json!("measurement");
-    let settings = json!({"default_plan": "bench", "reason": "measurement"});
-    for (path, body) in [("/v1/admin/plans/bench", sheet), ("/v1/admin/settings", settings)] {
-        let (status, reply) = process::request(address, "PUT", path, Some(token), &body.to_string())?;
-        if status != 200 {
-            bail!("PUT {path} was answered {status} {reply}");
-        }
+pub fn put_sheet(address: SocketAddr, token: &str, sheet: Value) -> anyhow::Result<()> {
+    put(address, token, "/v1/admin/plans/bench", sheet)?;
+    put(address, token, "/v1/admin/settings", json!({"default_plan": "bench"}))
+}
+
+/// A pool of all models, which never refuses.
+fn put_pool(address: SocketAddr, token: &str) -> anyhow::Result<()> {
+    let pool = json!({
+        "id": "default", "models": ["*"], "enforced": true, "limits": [
+            {"name": "pool_requests", "kind": "bucket", "meter": "requests",
+             "capacity": 1_000_000_000, "refill_per_minute": 1_000_000_000},
+            {"name": "pool_tokens", "kind": "bucket", "meter": "total_tokens",
+             "capacity": 100_000_000_000_u64, "refill_per_minute": 100_000_000_000_u64},
+        ],
+    });
+    put(address, token, "/v1/admin/pools/default", pool)
+}
+
+fn put(address: SocketAddr, token: &str, path: &str, mut body: Value) -> anyhow::Result<()> {
+    body["reason"] = json!("measurement");
+    let (status, reply) = process::request(address, "PUT", path, Some(token), &body.to_string())?;
+    if status != 200 {
+        bail!("PUT {path} was answered {status} {reply}");
     }
     Ok(())
 }
 
-fn cli(options: &Options, data: &Path, arguments: &[&str]) -> anyhow::Result<String> {
-    let done = Command::new(&options.binary).args(arguments).arg("--data").arg(data).output();
+fn cli(
+    options: &Options,
+    data: &Path,
+    environment: &[(&'static str, String)],
+    arguments: &[&str],
+) -> anyhow::Result<String> {
+    let mut program = Command::new(&options.binary);
+    program
+        .args(arguments)
+        .arg("--data")
+        .arg(data)
+        .envs(environment.iter().map(|(name, value)| (name, value)));
+    let done = program.output();
     let done = done.with_context(|| format!("cannot run {}", options.binary.display()))?;
     if !done.status.success() {
         bail!("{arguments:?} failed: {}", String::from_utf8_lossy(&done.stderr));
