@@ -131,6 +131,11 @@ pub trait Engine: Send + Sync + 'static {
     fn failed(&self, batch: Batch) -> BoxFuture<'_, ()>;
     /// A ticket for everything of a tenant that happened so far.
     fn barrier(&self, tenant: TenantRef) -> Ticket;
+    /// What is known of these finished holds is not as it is on record any more:
+    /// their user was erased.
+    fn forget_holds<'a>(&'a self, _tenant: TenantRef, _holds: &'a [HoldId]) -> Plain<'a, ()> {
+        std::future::ready(Ok(())).boxed()
+    }
     /// Drops everything of a tenant that is no more. What of it is queued is
     /// handed over like the rest: the ledger leaves it out.
     fn forget_tenant(&self, tenant: TenantRef) -> Plain<'_, ()>;

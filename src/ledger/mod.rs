@@ -285,8 +285,14 @@ pub trait Ledger: Send + Sync + 'static {
     /// Erasures under way.
     fn erasures(&self, tenant: TenantRef) -> Answer<'_, Vec<Erasure>>;
     /// Gives the next rows about the user (finished holds, usage, refusals) to
-    /// the pseudonym, about `rows` at most. `false`: there was nothing left.
-    fn rename_history(&self, tenant: TenantRef, erasure: Erasure, rows: u32) -> Answer<'_, bool>;
+    /// the pseudonym, about `rows` at most, and tells which holds were among
+    /// them. `None`: there was nothing left.
+    fn rename_history(
+        &self,
+        tenant: TenantRef,
+        erasure: Erasure,
+        rows: u32,
+    ) -> Answer<'_, Option<Vec<HoldId>>>;
     /// Ends an erasure; a record of the user that came meanwhile goes. The
     /// revision grows, as with [`forget_erased`](Self::forget_erased).
     /// `look_at`: see [`erased_due`](Self::erased_due).

@@ -110,7 +110,10 @@ impl Service {
         }
         self.move_account(tenant, &erasure.user, &erasure.pseudonym).await?;
         self.flush_tallies().await?;
-        while self.ledger.rename_history(tenant.number, erasure.clone(), ROWS_AT_ONCE).await? {}
+        let next = || self.ledger.rename_history(tenant.number, erasure.clone(), ROWS_AT_ONCE);
+        while let Some(holds) = next().await? {
+            self.plain(|| self.engine.forget_holds(tenant.number, &holds)).await?;
+        }
         let look_at = self.next_look(tenant, &erasure.pseudonym).await?;
         self.registry.writer.end_erasure(tenant.number, erasure.clone(), look_at).await?;
         self.registry.forget_user(tenant.number, &erasure.user);
@@ -199,8 +202,16 @@ impl Service {
         self.catch_up(tenant, true).await?;
         let now = tenant.now();
         match self.apply(now, || self.engine.move_account(tenant.number, from, to, now)).await? {
-            Moved::Done(ticket) => self.recorded(Unrecorded(Some(ticket))).await,
-            Moved::Occupied => Err(ServiceError::Corrupt(format!("the account of {to} is there already"))),
+            Moved::Done(ticket) => self.recorded(Unrecorded(Some(ticket))).await?,
+            Moved::Occupied => {
+                return Err(ServiceError::Corrupt(format!("the account of {to} is there already")));
+            }
+        }
+        // It may be told before it is on record. What the ledger has not heard of
+        // yet would come under the old name, after the past was renamed.
+        match self.plain(|| self.engine.position(tenant.number)).await? {
+            Some(position) => self.on_record(position).await,
+            None => Ok(()),
         }
     }
 

@@ -176,7 +176,7 @@ impl Ledger for FakeLedger {
     fn erasures(&self, _: TenantRef) -> Answer<'_, Vec<Erasure>> {
         self.answer(|| Ok(Vec::new()))
     }
-    fn rename_history(&self, _: TenantRef, _: Erasure, _: u32) -> Answer<'_, bool> {
+    fn rename_history(&self, _: TenantRef, _: Erasure, _: u32) -> Answer<'_, Option<Vec<HoldId>>> {
         unreachable!("no test erases anybody")
     }
     fn end_erasure(&self, _: TenantRef, _: Erasure, _: Option<Millis>) -> Answer<'_, ()> {

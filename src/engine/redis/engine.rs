@@ -442,6 +442,10 @@ impl Engine for RedisEngine {
         }
     }
 
+    fn forget_holds<'a>(&'a self, tenant: TenantRef, holds: &'a [HoldId]) -> Plain<'a, ()> {
+        self.forget_holds_now(tenant, holds).boxed()
+    }
+
     fn forget_tenant(&self, tenant: TenantRef) -> Plain<'_, ()> {
         self.forget_now(tenant).boxed()
     }

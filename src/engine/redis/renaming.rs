@@ -29,6 +29,21 @@ impl RedisEngine {
         Ok(())
     }
 
+    pub(super) async fn forget_holds_now(
+        &self,
+        tenant: TenantRef,
+        holds: &[HoldId],
+    ) -> Result<(), EngineError> {
+        if holds.is_empty() {
+            return Ok(());
+        }
+        let place = self.place(tenant)?;
+        let mut unlink = cmd("UNLINK");
+        holds.iter().for_each(|id| _ = unlink.arg(place.keys.hold(*id)));
+        self.redis.run(place.slot, &unlink).await.map_err(unavailable)?;
+        Ok(())
+    }
+
     /// Reads everything, and lets the script see to it that it is still so.
     pub(super) async fn move_now(
         &self,

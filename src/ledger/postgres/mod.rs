@@ -276,7 +276,12 @@ impl Ledger for PostgresLedger {
         read!(self, |c| erasing::under_way(c, tenant))
     }
 
-    fn rename_history(&self, tenant: TenantRef, erasure: Erasure, rows: u32) -> Answer<'_, bool> {
+    fn rename_history(
+        &self,
+        tenant: TenantRef,
+        erasure: Erasure,
+        rows: u32,
+    ) -> Answer<'_, Option<Vec<HoldId>>> {
         write!(self, |c| erasing::rename_history(c, tenant, &erasure, rows))
     }
 

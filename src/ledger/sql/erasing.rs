@@ -11,7 +11,7 @@ use super::{Columns, Failure, Sql, each, get, values};
 use super::{commit, tallies};
 use crate::domain::charge::TenantRef;
 use crate::domain::hold::Hold;
-use crate::domain::ids::UserId;
+use crate::domain::ids::{HoldId, UserId};
 use crate::domain::time::Millis;
 use crate::ledger::encoding::{audited_user, pack_hold, unpack_hold};
 use crate::ledger::{Erasure, LedgerError, Written};
@@ -122,11 +122,13 @@ pub async fn rename_history(
     tenant: TenantRef,
     erasure: &Erasure,
     rows: u32,
-) -> Result<bool, Failure> {
+) -> Result<Option<Vec<HoldId>>, Failure> {
     refuse_deleted(connection, tenant.0).await?;
-    Ok(rename_holds(connection, tenant, erasure, rows).await?
+    let holds = rename_holds(connection, tenant, erasure, rows).await?;
+    let any = !holds.is_empty()
         || rename_usage(connection, tenant, erasure, rows).await?
-        || rename_refusals(connection, tenant, erasure, rows).await?)
+        || rename_refusals(connection, tenant, erasure, rows).await?;
+    Ok(any.then_some(holds))
 }
 
 async fn rename_holds(
@@ -134,18 +136,20 @@ async fn rename_holds(
     tenant: TenantRef,
     erasure: &Erasure,
     rows: u32,
-) -> Result<bool, Failure> {
+) -> Result<Vec<HoldId>, Failure> {
     let text =
         "SELECT id, body FROM holds INDEXED BY holds_by_user WHERE tenant = $1 AND user_id = $2 LIMIT $3";
     let found = connection.rows_to_change(text, values![tenant.0, erasure.user.shared(), rows]).await?;
+    let mut renamed = Vec::with_capacity(found.len());
     for row in &found {
         let (id, body): (Vec<u8>, &[u8]) = (get(row, 0)?, get(row, 1)?);
         let hold = unpack_hold(body)?;
         let hold = Hold { user: erasure.pseudonym.clone(), admits_user: false, ..hold };
+        renamed.push(hold.id);
         let text = "UPDATE holds SET user_id = $2, body = $3 WHERE id = $1";
         connection.execute(text, values![id, hold.user.shared(), pack_hold(&hold)?]).await?;
     }
-    Ok(!found.is_empty())
+    Ok(renamed)
 }
 
 async fn rename_usage(

@@ -234,7 +234,12 @@ impl Ledger for SqliteLedger {
         self.read(move |c| erasing::under_way(c, tenant).boxed()).boxed()
     }
 
-    fn rename_history(&self, tenant: TenantRef, erasure: Erasure, rows: u32) -> Answer<'_, bool> {
+    fn rename_history(
+        &self,
+        tenant: TenantRef,
+        erasure: Erasure,
+        rows: u32,
+    ) -> Answer<'_, Option<Vec<HoldId>>> {
         self.write_beside(move |c| {
             async move { erasing::rename_history(c, tenant, &erasure, rows).await }.boxed()
         })

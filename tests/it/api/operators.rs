@@ -197,9 +197,11 @@ async fn nothing_that_was_under_way_comes_back_after_a_deletion() {
     let before: Value = operator.get(&path).await.ok();
     assert_eq!(before["suspended"], false);
     assert_eq!(delete(&operator, &path).await.status, 204);
+    let mut admitted = 0;
     for caller in busy {
-        assert!(caller.await.unwrap() > 0, "nobody was under way");
+        admitted += caller.await.unwrap();
     }
+    assert!(admitted > 0, "nobody was under way");
     let begun = Instant::now();
     while left(&*ledger, number).await > 0 {
         assert!(begun.elapsed() < Duration::from_secs(20), "{} rows stay", left(&*ledger, number).await);

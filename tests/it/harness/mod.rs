@@ -1,6 +1,7 @@
 //! The real service on a free port, and a client with one method for each endpoint.
 
 mod away;
+pub mod behind;
 mod client;
 pub mod compare;
 pub mod events;

@@ -73,6 +73,21 @@ impl Node {
         line.unwrap_or_else(|| panic!("INFO has {name}")).to_owned()
     }
 
+    /// What has these bytes in its name or its value: the name, the value as
+    /// `DUMP` gives it, and in how many ms it ends by itself (-1: never).
+    pub fn keys_with(&self, needle: &str) -> Vec<(String, Vec<u8>, i64)> {
+        // Small values would be compressed in a dump.
+        self.run::<()>(&["CONFIG", "SET", "rdbcompression", "no"]);
+        let has = |bytes: &[u8]| bytes.windows(needle.len()).any(|part| part == needle.as_bytes());
+        let keys: Vec<String> = self.run(&["KEYS", "*"]);
+        let looked_at = keys.into_iter().filter_map(|key| {
+            let value: Option<Vec<u8>> = self.run(&["DUMP", &key]);
+            let (value, ends) = (value?, self.run(&["PTTL", &key]));
+            (has(key.as_bytes()) || has(&value)).then_some((key, value, ends))
+        });
+        looked_at.collect()
+    }
+
     /// SIGKILL, and nothing else.
     pub fn kill(&self) {
         let mut child = self.child.lock().unwrap();

@@ -56,10 +56,15 @@ impl Server {
         self.office.get_or_init(|| Office::open(config(&self.data, &[])))
     }
 
+    /// Where the ledger is, if it is not a file.
+    pub fn database_url(&self) -> Option<&str> {
+        self.stores.iter().find(|(name, _)| *name == "database_url").map(|(_, url)| url.as_str())
+    }
+
     /// The ledger as another process sees it.
     pub async fn ledger(&self) -> std::sync::Arc<dyn Ledger> {
-        match self.stores.iter().find(|(name, _)| *name == "database_url") {
-            Some((_, url)) => std::sync::Arc::new(PostgresLedger::open(url, 2).await.expect("it is there")),
+        match self.database_url() {
+            Some(url) => std::sync::Arc::new(PostgresLedger::open(url, 2).await.expect("it is there")),
             None => {
                 let path = self.data.join("apportion.db");
                 std::sync::Arc::new(SqliteLedger::open(&path, Durability::Os).await.expect("it is there"))

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use super::postgres::Postgres;
-use super::redis::{Cluster, Single};
+use super::redis::{Cluster, Node, Single};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stores {
@@ -32,9 +32,13 @@ impl Stores {
         }
     }
 
-    /// Whether the ledger is a file that can be looked into.
-    pub fn is_a_file(self) -> bool {
-        self == Self::Embedded
+    /// The Redis servers that have the accounts.
+    pub fn redis(self) -> Vec<&'static Node> {
+        match self {
+            Self::Embedded => Vec::new(),
+            Self::Redis => Single::shared().into_iter().collect(),
+            Self::Cluster => Cluster::shared().map_or(Vec::new(), |cluster| cluster.nodes.iter().collect()),
+        }
     }
 
     /// The durability that answers first.

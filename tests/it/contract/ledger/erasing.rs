@@ -1,5 +1,6 @@
 //! Users whose identity is erased.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use apportion::domain::hold::{Amounts, Hold};
@@ -144,11 +145,13 @@ pub async fn the_past_goes_over_bit_by_bit(room: impl Room) {
     add(&*ledger, counted.into()).await;
     // What comes before the past goes over writes the journal out.
     ledger.commit(vec![moving("u_1", "erased_1", &[], &[1])]).await.unwrap();
-    let mut portions = 0;
-    while ledger.rename_history(TENANT, erasure(), 2).await.unwrap() {
+    let (mut portions, mut holds) = (0, BTreeSet::new());
+    while let Some(renamed) = ledger.rename_history(TENANT, erasure(), 2).await.unwrap() {
         portions += 1;
+        holds.extend(renamed);
         assert!(portions < 20, "it ends");
     }
+    assert_eq!(holds.len(), 9, "each is told");
     assert!(portions >= 8, "{portions} portions of 2 are too few for 9 holds, 3 days and 2 counters");
     let old = history(&*ledger, TENANT, "u_1", 20).await;
     assert!(old.made.is_empty() && old.ended.is_empty() && old.refused.is_empty());
