@@ -164,6 +164,7 @@ impl Subject for Embedded {
             lease_ms: 600_000,
             max_hold_ms: 3_600_000,
             dry_run: false,
+            quiet: false,
         };
         match self.apply(|| self.engine.take(&take, self.now)) {
             Taken::Hold { hold, .. } => self.open.push_back((account, hold.id)),

@@ -152,7 +152,7 @@ impl MemoryEngine {
             let verdict = step::take(&accounts(guards), &super::scopes(&take.accounts), &take.ask, now);
             let (output, is_final, receipts, projections, standings, shortfalls) = match verdict {
                 Verdict::Refused { mut shortfalls, standings } => {
-                    if !take.dry_run {
+                    if !take.dry_run && !take.quiet {
                         count_shadow_refusals(guards, &take.ask, &standings);
                         spread_pool_waits(guards, take, &mut shortfalls, now);
                     }

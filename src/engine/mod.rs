@@ -295,6 +295,9 @@ pub struct Take {
     pub max_hold_ms: i64,
     /// Decides and takes nothing.
     pub dry_run: bool,
+    /// A refusal leaves no trace in tallies and promised waits: whoever asks
+    /// tries another way first.
+    pub quiet: bool,
 }
 
 #[allow(clippy::large_enum_variant, reason = "taken apart at once, never kept")]

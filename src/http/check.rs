@@ -18,13 +18,15 @@ use crate::domain::document::Reader;
 use crate::domain::ids::{Label, Name, RequestId, UserId};
 use crate::domain::plan::Meter;
 use crate::domain::quantity::MAX_AMOUNT;
-use crate::service::{Allowed, CheckCommand, CheckReply, ServiceError, THEY_ALLOW, Tenant};
+use crate::service::{Allowed, CheckCommand, CheckReply, ServiceError, THEY_ALLOW, Tenant, WouldRefuse};
 
 pub const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
 /// Longest lease a caller may ask for.
 pub const MAX_LEASE_SECONDS: u32 = 3600;
 const MAX_WAIT_MS: u32 = 60_000;
+/// Most models of which one may serve.
+const MAX_MODELS: usize = 8;
 /// Most meters of one call's `amounts`.
 const MAX_AMOUNTS: usize = 64;
 
@@ -78,7 +80,7 @@ pub async fn check_batch(mut call: Call) -> Answer {
 fn read_check(fields: &mut Reader<'_, '_>, key: Option<&RequestId>, in_batch: bool) -> Option<CheckCommand> {
     let user = fields.required("user").parsed(UserId::parse);
     let request_id = read_request_id(fields, key);
-    let model = fields.optional("model").parsed(Name::parse);
+    let (model, models) = read_models(fields);
     let feature = fields.optional("feature").parsed(Label::parse);
     let bulk = fields.optional("priority").choice(&[("interactive", false), ("bulk", true)]);
     let input_tokens = fields.optional("input_tokens").amount(MAX_AMOUNT).unwrap_or(0);
@@ -105,6 +107,7 @@ fn read_check(fields: &mut Reader<'_, '_>, key: Option<&RequestId>, in_batch: bo
         user: user?,
         request_id,
         model,
+        models,
         feature,
         bulk: bulk.unwrap_or(false),
         input_tokens,
@@ -115,6 +118,23 @@ fn read_check(fields: &mut Reader<'_, '_>, key: Option<&RequestId>, in_batch: bo
         amounts,
         their_decision,
     })
+}
+
+/// One model, or a list of them of which the first is the caller's first choice.
+fn read_models(fields: &mut Reader<'_, '_>) -> (Option<Name>, Option<Vec<Name>>) {
+    let model = fields.optional("model").parsed(Name::parse);
+    let models = fields.optional("models").list(MAX_MODELS, |model| model.parsed(Name::parse));
+    let Some(models) = models else { return (model, None) };
+    if fields.has("model") {
+        fields.fault("models", "is not allowed beside `model`");
+    }
+    match models.first().cloned() {
+        Some(first) => (Some(first), Some(models)),
+        None => {
+            fields.fault("models", "must name at least one model");
+            (None, None)
+        }
+    }
 }
 
 /// The body's id and the header's: either, or both when they are the same.
@@ -193,7 +213,8 @@ fn allow(allowed: &Allowed) -> Reply {
     let mut reply = Reply::json(&AllowView {
         decision: "allow",
         hold: allowed.hold.as_ref().map(|hold| HoldView::new(hold, allowed.now)),
-        granted: allowed.granted.into(),
+        granted: GrantView::new(allowed),
+        because: allowed.choice.iter().flat_map(|choice| &choice.because).map(BecauseView::from).collect(),
         plan: PlanRef::from(&allowed.plan),
         limits: Rows(&allowed.limits),
         warnings: Warnings(&allowed.warnings),
@@ -223,7 +244,12 @@ pub struct AllowView<'a> {
     /// Absent on a dry run.
     #[serde(skip_serializing_if = "Option::is_none")]
     hold: Option<HoldView<'a>>,
-    granted: GrantedView,
+    granted: GrantView<'a>,
+    /// Why the call is not served by the models before the granted one. Absent
+    /// when it is served by the first, and when the answer is repeated.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    because: Vec<BecauseView<'a>>,
     plan: PlanRef<'a>,
     #[schema(value_type = Vec<LimitView>)]
     limits: Rows<'a>,
@@ -238,6 +264,48 @@ pub struct AllowView<'a> {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     degraded: bool,
+}
+
+/// What the caller may use, and by which of the models it named.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Grant)]
+struct GrantView<'a> {
+    #[serde(flatten)]
+    granted: GrantedView,
+    /// With `models`: the one that serves, as the caller wrote it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "sonnet")]
+    model: Option<&'a str>,
+    /// With `models`: whether it is not the first one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    substituted: Option<bool>,
+}
+
+impl<'a> GrantView<'a> {
+    fn new(allowed: &'a Allowed) -> Self {
+        let choice = allowed.choice.as_ref();
+        Self {
+            granted: allowed.granted.into(),
+            model: choice.map(|choice| choice.model.as_str()),
+            substituted: choice.map(|choice| choice.substituted),
+        }
+    }
+}
+
+/// What refused a model.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Because)]
+struct BecauseView<'a> {
+    #[schema(example = "opus")]
+    model: &'a str,
+    #[serde(flatten)]
+    refused: WouldRefuseView<'a>,
+}
+
+impl<'a> From<&'a (Name, WouldRefuse)> for BecauseView<'a> {
+    fn from((model, refused): &'a (Name, WouldRefuse)) -> Self {
+        Self { model: model.as_str(), refused: refused.into() }
+    }
 }
 
 #[cfg(test)]

@@ -2,32 +2,24 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
+use smallvec::smallvec;
 
-use super::charging::{Call, Charging, Subject};
+use super::admissible::{Admissible, Context, Who, fingerprint};
+use super::candidates::{Attempt, Attempts};
+use super::charging::{Call, Charging};
 use super::erasing::LOOKS;
 use super::outage::Operation;
-use super::shadow::believable;
-use super::subject::Party;
-use super::{
-    Allowed, Catalog, CheckCommand, CheckReply, Service, ServiceError, Tenant, Unrecorded, WouldRefuse,
-};
+use super::{Allowed, CheckCommand, CheckReply, Service, ServiceError, Tenant, Unrecorded};
 use crate::domain::charge::AccountKey;
 use crate::domain::decision::{self, Code, Refusal};
 use crate::domain::hold::{Granted, Hold, RequestMark};
 use crate::domain::ids::{HoldId, Name, UserId};
-use crate::domain::plan::{Enforce, Scope, Sheet};
+use crate::domain::plan::{Enforce, Scope};
 use crate::domain::price::Prices;
-use crate::domain::quantity::MAX_AMOUNT;
-use crate::domain::step::{Ask, Shortfall, Shown};
-use crate::domain::taking::Taking;
-use crate::domain::time::Millis;
-use crate::engine::{Take, Taken};
+use crate::domain::step::{Shortfall, Shown};
+use crate::engine::Taken;
 
 type Decided = Result<(CheckReply, Unrecorded), ServiceError>;
-
-/// Seconds a hold keeps its slot when nobody says otherwise.
-const DEFAULT_LEASE_SECONDS: u32 = 600;
 
 impl Service {
     /// Decides a check; what it takes is on record when this returns.
@@ -153,19 +145,22 @@ impl Service {
         let party = who.party;
         let subject = party.subject(tenant, &catalog, who.account, now)?;
         let mark = command.request_id.clone().map(|id| RequestMark { id, fingerprint: fingerprint(command) });
-        if let Some(reply) = self.admitted_alone(tenant, command, mark.as_ref())? {
-            return Ok((reply, Unrecorded(None)));
-        }
         let taking = catalog.settings.taking(&tenant.id, &command.user);
         let subject = subject.as_ref();
         let context = Context { tenant, catalog: &catalog, who, subject, command, taking, now };
+        if let Some(reply) = self.admitted_alone(tenant, command, mark.as_ref())? {
+            return Ok((context.with_choice(reply, 0, Vec::new()), Unrecorded(None)));
+        }
         let admissible = match context.admissible()? {
             Ok(admissible) => admissible,
             Err(refusal) => {
                 // A call that went through before is answered as it was.
                 let known = self.known_request(&context, mark.as_ref()).await?;
                 return match known {
-                    Some(hold) => self.replay(&context, hold, mark).await,
+                    Some(hold) => {
+                        let (reply, ticket) = self.replay(&context, hold, mark).await?;
+                        Ok((context.with_choice(reply, 0, Vec::new()), ticket))
+                    }
                     None => {
                         let refusal = self.with_standings(&context, refusal).await?;
                         Ok((CheckReply::Refused(refusal), Unrecorded(None)))
@@ -173,54 +168,33 @@ impl Service {
                 };
             }
         };
-        let mut amounts = command.amounts.clone();
-        let mut call = Call {
-            model: admissible.model.as_ref().map(Name::as_str),
-            feature: command.feature.as_ref().map(|feature| feature.as_str()),
-            bulk: command.bulk,
-            input_tokens: admissible.input_tokens,
-            prices: admissible.prices,
-            amounts: &mut amounts,
-        };
-        let pool = catalog.pool_for(call.model);
-        let subject = admissible.subject;
-        let charging = subject.charges(&mut call, pool.map(|pool| &**pool), None);
-        let mut take = Take {
-            accounts: charging.accounts.clone(),
-            ask: Ask {
-                charges: charging.charges.clone(),
-                output_max: admissible.output_max,
-                output_min: admissible.output_min,
-                taking,
-            },
-            credits: admissible.prices.reserve(admissible.input_tokens),
-            draft: context.draft(&admissible, pool.map(|pool| pool.pool.id.clone()), mark.clone(), amounts),
-            lease_ms: i64::from(admissible.lease_seconds) * 1000,
-            max_hold_ms: i64::from(catalog.settings.max_hold_seconds) * 1000,
-            dry_run: who.dry_run,
-        };
-        take.draft.id = self.outage.id_for(&take.draft);
-        let taken = match self.apply(now, || self.engine.take(&take, now)).await {
+        let mut attempts: Attempts<'_> = smallvec![context.attempt(&admissible, 0, mark.as_ref())];
+        attempts[0].take.draft.id = self.outage.id_for(&attempts[0].take.draft);
+        let chosen = match self.first_that_fits(&context, &admissible, &mut attempts).await {
             Err(error) if error.is_outage() && !who.dry_run => {
+                let take = attempts.swap_remove(0).take;
                 let asked =
                     Allowed::as_asked(take, admissible.subject.version(), admissible.would_refuse, now);
                 let reply = self.admit_alone(tenant, asked, error).await?;
-                return Ok((reply, Unrecorded(None)));
+                return Ok((context.with_choice(reply, 0, Vec::new()), Unrecorded(None)));
             }
-            taken => taken?,
+            chosen => chosen?,
         };
-        self.answer(&context, &admissible, &charging, taken, mark).await
+        let attempt = &attempts[chosen.index];
+        let (reply, ticket) = self.answer(&context, &admissible, attempt, chosen.taken, mark).await?;
+        Ok((context.with_choice(reply, chosen.index, chosen.because), ticket))
     }
 
     async fn answer(
         &self,
         context: &Context<'_, '_>,
         admissible: &Admissible<'_, '_>,
-        charging: &Charging<'_>,
+        attempt: &Attempt<'_>,
         taken: Taken,
         mark: Option<RequestMark>,
     ) -> Decided {
         let plan = admissible.subject.version();
+        let charging = &attempt.charging;
         let allowed =
             |hold: Option<Arc<Hold>>, granted: Granted, standings: &[Shown], short: &[Shortfall]| Allowed {
                 now: hold.as_ref().map_or(context.now, |hold| hold.created_at),
@@ -235,6 +209,7 @@ impl Service {
                     (!short.is_empty()).then(refusal)
                 }),
                 degraded: false,
+                choice: None,
             };
         match taken {
             Taken::Hold { hold, standings, shortfalls, ticket } => {
@@ -327,131 +302,10 @@ impl Service {
             warnings: Vec::new(),
             would_refuse: None,
             degraded: false,
+            choice: None,
             hold: Some(hold),
         };
         Ok((CheckReply::Allowed(allowed), ticket))
-    }
-}
-
-/// For whom a check is decided.
-struct Who<'a> {
-    party: &'a Party,
-    /// Under which name the account is.
-    account: &'a UserId,
-    dry_run: bool,
-}
-
-/// A check with what holds for its user now.
-struct Context<'a, 's> {
-    tenant: &'a Tenant,
-    catalog: &'a Catalog,
-    who: &'a Who<'a>,
-    /// `None`: not on record, and the tenant has no default plan.
-    subject: Option<&'a Subject<'s>>,
-    command: &'a CheckCommand,
-    taking: Taking,
-    now: Millis,
-}
-
-/// What is decided before any limit is asked.
-struct Admissible<'a, 's> {
-    subject: &'a Subject<'s>,
-    model: Option<Name>,
-    prices: Prices,
-    input_tokens: u64,
-    output_max: u64,
-    output_min: u64,
-    lease_seconds: u32,
-    /// A refusal that no limit gives and that is not enforced.
-    would_refuse: Option<WouldRefuse>,
-}
-
-impl<'a, 's> Context<'a, 's> {
-    /// The rules that need no account: who may call at all, and how large a
-    /// call may be. `Ok(Err(_))` is a refusal.
-    fn admissible(&self) -> Result<Result<Admissible<'a, 's>, Refusal>, ServiceError> {
-        let settings = &self.catalog.settings;
-        let command = self.command;
-        let known_model =
-            command.model.as_ref().and_then(|model| self.catalog.models.resolve(model.as_str()));
-        if command.model.is_some() && known_model.is_none() && !settings.default_pool_only {
-            return Err(ServiceError::UnknownModel);
-        }
-        let Some(subject) = self.subject else { return Ok(Err(Refusal::plain(Code::UnknownUser))) };
-        let sheet = &subject.version().sheet;
-        let most = settings.max_tokens_per_call;
-        let output_cap = sheet.per_call.max_output_tokens.map(|cap| cap.min(most));
-        let output_max = command.max_output_tokens.or(output_cap).unwrap_or(0);
-        let output_min = command.min_output_tokens.unwrap_or(output_max);
-        if output_min > output_max {
-            return Err(ServiceError::invalid("/min_output_tokens", "must not be above max_output_tokens"));
-        }
-        if command.input_tokens.saturating_add(output_max) > MAX_AMOUNT {
-            return Err(ServiceError::invalid(
-                "/max_output_tokens",
-                "input and output together are above 2^53-1",
-            ));
-        }
-        let refused = self.refused_by_no_limit(sheet, output_max);
-        if let (Some(refusal), Taking::Enforced) = (&refused, self.taking) {
-            return Ok(Err(refusal.clone()));
-        }
-        let own_lease = known_model.and_then(|model| model.lease_seconds);
-        let would_refuse = refused.map(WouldRefuse::from);
-        // Nothing would have been granted: the caller's own figure is.
-        let output_min = if would_refuse.is_some() { output_max } else { output_min };
-        Ok(Ok(Admissible {
-            subject,
-            model: command.model.as_ref().map(|model| self.catalog.models.canonical(model)),
-            prices: known_model.map(Prices::from).unwrap_or_default(),
-            input_tokens: believable(command.input_tokens),
-            output_max: believable(output_max),
-            output_min: believable(output_min),
-            lease_seconds: command.lease_seconds.or(own_lease).unwrap_or(DEFAULT_LEASE_SECONDS),
-            would_refuse,
-        }))
-    }
-
-    /// Who may not call at all, and what no call may be.
-    fn refused_by_no_limit(&self, sheet: &Sheet, output_max: u64) -> Option<Refusal> {
-        if self.who.party.profile.is_suspended() {
-            return Some(Refusal::plain(Code::UserSuspended));
-        }
-        if sheet.requires_verified && !self.who.party.profile.is_verified() {
-            return Some(Refusal::plain(Code::UserUnverified));
-        }
-        let (most, caps) = (self.catalog.settings.max_tokens_per_call, sheet.per_call);
-        let too_large = |code, max| Some(Refusal { max: Some(max), ..Refusal::plain(code) });
-        let input_max = caps.max_input_tokens.map_or(most, |cap| cap.min(most));
-        if self.command.input_tokens > input_max {
-            return too_large(Code::InputTooLarge, input_max);
-        }
-        let output_most = caps.max_output_tokens.map_or(most, |cap| cap.min(most));
-        if output_max > output_most {
-            return too_large(Code::OutputTooLarge, output_most);
-        }
-        None
-    }
-
-    /// The hold to be; the engine fills in what it decides.
-    fn draft(
-        &self,
-        admissible: &Admissible<'_, '_>,
-        pool: Option<Name>,
-        request: Option<RequestMark>,
-        amounts: Vec<(crate::domain::ids::Label, u64)>,
-    ) -> Hold {
-        let is_known = self.who.party.profile.is_known();
-        let mut draft = admissible.subject.draft(super::new_hold_id(self.now), pool, !is_known);
-        draft.request = request.filter(|_| !self.who.dry_run);
-        draft.model.clone_from(&admissible.model);
-        draft.feature.clone_from(&self.command.feature);
-        draft.lease_seconds = admissible.lease_seconds;
-        draft.granted.input_tokens = admissible.input_tokens;
-        draft.granted.max_output_tokens = admissible.output_max;
-        draft.bulk = self.command.bulk;
-        draft.amounts = amounts;
-        draft
     }
 }
 
@@ -465,29 +319,4 @@ impl Charging<'_> {
         }
         warnings
     }
-}
-
-/// A digest of what a check asks, without what may differ between repeats:
-/// waiting, lease, and whatever the plan fills in.
-fn fingerprint(command: &CheckCommand) -> [u8; 16] {
-    let mut text: SmallVec<[u8; 256]> = SmallVec::new();
-    let mut field = |bytes: &[u8]| {
-        text.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
-        text.extend_from_slice(bytes);
-    };
-    field(command.model.as_ref().map_or("", Name::as_str).as_bytes());
-    field(command.feature.as_ref().map_or("", |feature| feature.as_str()).as_bytes());
-    field(&[u8::from(command.bulk)]);
-    field(&command.input_tokens.to_le_bytes());
-    for output in [command.max_output_tokens, command.min_output_tokens] {
-        field(&output.unwrap_or(u64::MAX).to_le_bytes());
-    }
-    let mut amounts: SmallVec<[_; 4]> = command.amounts.iter().collect();
-    amounts.sort();
-    for (name, amount) in amounts {
-        field(name.as_str().as_bytes());
-        field(&amount.to_le_bytes());
-    }
-    let hash = blake3::hash(&text);
-    std::array::from_fn(|index| hash.as_bytes()[index])
 }

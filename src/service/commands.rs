@@ -15,7 +15,10 @@ use crate::domain::time::Millis;
 pub struct CheckCommand {
     pub user: UserId,
     pub request_id: Option<RequestId>,
+    /// The model, or the first of `models`.
     pub model: Option<Name>,
+    /// Models of which the first that is allowed serves; at least one.
+    pub models: Option<Vec<Name>>,
     pub feature: Option<Label>,
     pub bulk: bool,
     pub input_tokens: u64,
@@ -84,6 +87,19 @@ pub struct Allowed {
     pub would_refuse: Option<WouldRefuse>,
     /// Admitted without the store, which is away.
     pub degraded: bool,
+    /// There, if the caller gave a choice of models.
+    pub choice: Option<Choice>,
+}
+
+/// Which of a caller's models serves.
+#[derive(Debug)]
+pub struct Choice {
+    /// As the caller wrote it.
+    pub model: Name,
+    /// It is not the first one.
+    pub substituted: bool,
+    /// Why not those before it; empty when a call is repeated.
+    pub because: Vec<(Name, WouldRefuse)>,
 }
 
 #[derive(Debug, Clone)]

@@ -1,9 +1,11 @@
 #![doc = include_str!("README.md")]
 
 mod accounts;
+mod admissible;
 mod admission;
 mod cache;
 pub mod calendar;
+mod candidates;
 pub mod capacity;
 pub mod catalog;
 pub mod catalog_writes;

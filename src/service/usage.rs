@@ -165,6 +165,7 @@ impl Service {
             lease_ms: 0,
             max_hold_ms: 0,
             dry_run: false,
+            quiet: false,
         })
     }
 }

@@ -194,6 +194,7 @@ impl<'a> Replay<'a> {
             user: id,
             request_id: None,
             model: None,
+            models: None,
             feature: None,
             bulk: false,
             input_tokens: call.input_tokens,

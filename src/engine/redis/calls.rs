@@ -75,7 +75,12 @@ pub(super) fn take(keys: &Keys, head: Head, take: &Take) -> Call {
     let digest = hold.request.as_ref().map(|mark| mark.id.digest().to_le_bytes().to_vec());
     let mut w = Writer::default();
     w.number(take.lease_ms as f64).number(take.max_hold_ms as f64).amount(least).amount(most);
-    w.u8(taking).at(happened).flag(take.dry_run).u8(pool as u8).number(maybe(hold.finished_at()));
+    let manner = match (take.dry_run, take.quiet) {
+        (true, _) => 1,
+        (false, true) => 2,
+        (false, false) => 0,
+    };
+    w.u8(taking).at(happened).u8(manner).u8(pool as u8).number(maybe(hold.finished_at()));
     w.u16(take.ask.charges.len());
     Call::new(keys, head, hold.id, &take.accounts)
         .with(w.0)

@@ -269,7 +269,7 @@ impl RedisEngine {
                 Verdict::Fits { .. } => return Err(differs("a refusal")),
             }
         }
-        if !take.dry_run {
+        if !take.dry_run && !take.quiet {
             self.spread(take, &mut shortfalls, found.now);
         }
         let ticket = match self.options.answers {

@@ -16,6 +16,11 @@ pub struct CheckRequest {
     pub request_id: Option<String>,
     #[schema(example = "sonnet", pattern = "^[A-Za-z0-9._:/-]{1,128}$")]
     pub model: Option<String>,
+    /// In place of `model`: models in the caller's order of choice, none twice.
+    /// The first that the limits and its pool allow serves; a whole grant of any
+    /// comes before a smaller one.
+    #[schema(min_items = 1, max_items = 8)]
+    pub models: Option<Vec<String>>,
     #[schema(example = "chat", pattern = "^[a-z0-9_]{1,64}$")]
     pub feature: Option<String>,
     /// `interactive` (default) or `bulk`, which leaves a share of a pool.

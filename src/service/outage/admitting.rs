@@ -65,6 +65,7 @@ impl Service {
             warnings: Vec::new(),
             would_refuse: None,
             degraded: true,
+            choice: None,
             hold: Some(hold),
         })))
     }
@@ -93,6 +94,7 @@ impl Allowed {
             warnings: Vec::new(),
             would_refuse,
             degraded: false,
+            choice: None,
         }
     }
 }

@@ -197,6 +197,7 @@ impl Service {
             lease_ms,
             max_hold_ms: (hold.lives_until.0 - now.0).max(lease_ms),
             dry_run: false,
+            quiet: false,
         })
     }
 }

@@ -3,6 +3,7 @@
 pub mod authorization;
 mod batches;
 mod buckets;
+mod candidates;
 mod capacity;
 mod carry_over;
 mod days;

@@ -92,6 +92,7 @@ fn take(user: &str, id: u128, output: u64, request: Option<&str>) -> Take {
         lease_ms: 10_000,
         max_hold_ms: 60_000,
         dry_run: false,
+        quiet: false,
     }
 }
 

@@ -1,5 +1,6 @@
 -- Takes all charges of a check, or none: the twin of step::take. ARGV from 2:
 -- figures, the hold's id, the request id's digest, the hold's body, charges.
+-- `dry`: 1 takes nothing, 2 leaves no trace of a refusal.
 
 if found[2] then
   -- The caller repeats itself: the answer was lost.
@@ -9,7 +10,7 @@ if seq - drained >= longest then return { OVERLOADED } end
 local lease, longest_hold, least, most, taking, happened, dry, pool, finished, m =
   read('<ddddBdBBdI2', ARGV[2])
 local hold, digest = ARGV[3], ARGV[4]
-if digest ~= '' and dry == 0 then
+if digest ~= '' and dry ~= 1 then
   local mark = call('HGET', requests, digest)
   if mark then
     local id, over = read('<c16d', mark)

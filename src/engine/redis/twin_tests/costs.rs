@@ -117,6 +117,7 @@ impl Lives {
             lease_ms: 60_000,
             max_hold_ms: HOUR,
             dry_run: false,
+            quiet: false,
         }
     }
 

@@ -167,6 +167,7 @@ impl Lives {
             lease_ms: 1,
             max_hold_ms: 1,
             dry_run: true,
+            quiet: false,
         }
     }
 
@@ -253,6 +254,7 @@ impl Lives {
             lease_ms,
             max_hold_ms: 2 * HOUR,
             dry_run: self.dice.one_in(10),
+            quiet: self.dice.one_in(10),
         };
         // Waits promised to others are the node's own business.
         self.memory.pin(&accounts).0.iter().for_each(|entry| entry.state.lock().promises = None);

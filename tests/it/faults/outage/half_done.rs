@@ -150,6 +150,7 @@ impl Stage {
             user: UserId::parse("u").unwrap(),
             request_id: Some(RequestId::parse(request).unwrap()),
             model: None,
+            models: None,
             feature: None,
             bulk: false,
             input_tokens: 100,
