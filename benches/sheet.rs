@@ -96,7 +96,10 @@ fn figures(rule: &Rule, now: Millis) -> Figures {
             };
             Figures::Window { limit: *limit, since: Millis(0), span }
         }
-        Rule::Slots { limit } | Rule::Rolling { limit, .. } => Figures::Slots { limit: *limit },
+        Rule::Slots { limit } => Figures::Slots { limit: *limit },
+        Rule::Rolling { limit, window_seconds, .. } => {
+            Figures::Rolling { limit: *limit, window_ms: i64::from(*window_seconds) * 1000 }
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use super::cell::{Bucket, Cell, Slots, Window};
+use super::cell::{Bucket, Cell, Rolling, Slots, Window};
 use super::charge::{CellId, Charge, Figures, Span};
 use super::grant::Spent;
 use super::hold::{Hold, Receipt};
@@ -160,6 +160,7 @@ impl Account {
             Cell::Window(window) => window.at_rest(),
             Cell::Bucket(bucket) => bucket.at_rest(self.lease_ends(place, bucket.at())),
             Cell::Slots(_) => Some(Millis(0)),
+            Cell::Rolling(rolling) => Some(rolling.at_rest()),
         };
         self.cells.iter().enumerate().try_fold(lease_end, |latest, cell| Some(cell_end(cell)?.max(latest)))
     }
@@ -215,7 +216,8 @@ impl Account {
                 bucket.advance(&changes, ends, now);
             }
             (Cell::Bucket(bucket), None) => ends.for_each(|(end, amount)| bucket.end_lease(amount, end)),
-            (Cell::Window(_), _) => {}
+            (Cell::Rolling(rolling), Some(_)) => rolling.advance(now),
+            (Cell::Window(_) | Cell::Rolling(_), _) => {}
             (Cell::Slots(slots), _) => ends.by_ref().for_each(|_| slots.free()),
         }
     }
@@ -266,7 +268,7 @@ impl Account {
                     parts.push((place as u16, receipt.reserved));
                 }
                 Cell::Slots(_) => parts.push((place as u16, 1)),
-                Cell::Bucket(_) | Cell::Window(_) => {}
+                Cell::Bucket(_) | Cell::Window(_) | Cell::Rolling(_) => {}
             }
         }
         self.open.insert((end, hold), parts);
@@ -315,6 +317,7 @@ fn fresh(figures: Figures, now: Millis) -> Cell {
         Figures::Bucket { capacity, refill, .. } => Cell::Bucket(Bucket::full(capacity, refill, now)),
         Figures::Window { .. } | Figures::Kept => Cell::Window(Window::default()),
         Figures::Slots { .. } => Cell::Slots(Slots::default()),
+        Figures::Rolling { limit, window_ms } => Cell::Rolling(Rolling::new(limit, window_ms)),
     }
 }
 

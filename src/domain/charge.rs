@@ -107,7 +107,7 @@ impl Charge {
         let (most, refill, since) = match self.figures {
             Figures::Bucket { capacity, refill, since } => (capacity, refill, since),
             Figures::Window { limit, since, .. } => (limit, 0, since),
-            Figures::Slots { .. } | Figures::Kept => return SmallVec::new(),
+            Figures::Slots { .. } | Figures::Rolling { .. } | Figures::Kept => return SmallVec::new(),
         };
         let mut steps: SmallVec<[FigureStep; 2]> = SmallVec::new();
         steps.push(FigureStep { most, refill, since });
@@ -168,7 +168,7 @@ impl Figures {
     pub fn ceiling(&self) -> u64 {
         match self {
             Self::Bucket { capacity, .. } => *capacity,
-            Self::Window { limit, .. } | Self::Slots { limit } => *limit,
+            Self::Window { limit, .. } | Self::Slots { limit } | Self::Rolling { limit, .. } => *limit,
             Self::Kept => u64::MAX,
         }
     }
@@ -232,6 +232,11 @@ pub enum Figures {
     },
     Slots {
         limit: u64,
+    },
+    /// `limit` in any span of `window_ms`.
+    Rolling {
+        limit: u64,
+        window_ms: i64,
     },
     /// The limit is gone from the plan: its cell goes on as it was.
     Kept,

@@ -52,6 +52,7 @@ fn write_policy(field: &mut Vec<u8>, row: &LimitRow) {
             (limit.saturating_add(granted), row.window_seconds.map(u64::from))
         }
         Standing::Slots { limit, .. } => (limit, None),
+        Standing::Rolling { limit, window_seconds, .. } => (limit, Some(window_seconds.into())),
     };
     write_parameter(field, b";q=", quota);
     if let Some(seconds) = seconds {
@@ -73,7 +74,7 @@ fn write_standing(field: &mut Vec<u8>, row: &LimitRow, now: Millis) {
     let more_at = match row.standing {
         Standing::Bucket { next_unit_at, .. } => next_unit_at,
         Standing::Window { window, .. } => window.map(|(_, end)| end),
-        Standing::Slots { .. } => None,
+        Standing::Slots { .. } | Standing::Rolling { .. } => None,
     };
     if let Some(at) = more_at {
         let wait_ms = u64::try_from(at.0.saturating_sub(now.0)).unwrap_or(0);

@@ -48,8 +48,9 @@ impl<'a> Subject<'a> {
                 (Figures::Window { limit: *most, since, span }, earlier)
             }
             Rule::Slots { limit } => (Figures::Slots { limit: *limit }, None),
-            // Refused when a sheet is saved; a slot-like stop if ever stored.
-            Rule::Rolling { .. } => (Figures::Slots { limit: 0 }, None),
+            Rule::Rolling { limit, window_seconds, .. } => {
+                (Figures::Rolling { limit: *limit, window_ms: i64::from(*window_seconds) * 1000 }, None)
+            }
         }
     }
 

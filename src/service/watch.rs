@@ -277,6 +277,7 @@ impl Told {
                     (1, limit, granted, used, held, window).hash(&mut hasher);
                 }
                 Standing::Slots { limit, in_use, .. } => (2, limit, in_use).hash(&mut hasher),
+                Standing::Rolling { limit, used, .. } => (3, limit, used).hash(&mut hasher),
             }
         }
         Self { figures: hasher.finish(), full_at }

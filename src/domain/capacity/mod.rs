@@ -190,8 +190,11 @@ fn report(pool_limit: &PoolLimit, pool: &Pool, crowds: &[Crowd<'_>]) -> MeterRep
     row.limit = Some(pool_limit.limit.name.to_string());
     row.vendor_limit = pool_limit.vendor_limit;
     row.margin = pool_limit.vendor_limit.map(|_| pool.margin);
-    let is_bucket = matches!(rule, Rule::Bucket { .. });
-    row.window_seconds = pool_limit.vendor_limit.filter(|_| is_bucket).map(|_| pool_limit.window_seconds);
+    row.window_seconds = match rule {
+        Rule::Bucket { .. } => pool_limit.vendor_limit.map(|_| pool_limit.window_seconds),
+        Rule::Rolling { window_seconds, .. } => Some(*window_seconds),
+        Rule::Window { .. } | Rule::Slots { .. } => None,
+    };
     row
 }
 

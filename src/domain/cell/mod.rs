@@ -1,12 +1,15 @@
-//! The arithmetic of the three cells: bucket, window, slots.
+//! The arithmetic of the cells: bucket, window, slots, rolling.
 //!
 //! Everything that is ever taken, held, returned or reset goes through this
 //! folder. Whole numbers only; `now` is an argument; a clock that steps back is
 //! no time gone by.
 
 mod bucket;
+mod rolling;
 mod window;
 
+#[cfg(test)]
+mod rolling_tests;
 #[cfg(test)]
 mod tests;
 
@@ -15,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::time::Millis;
 
 pub use bucket::{Bucket, UNIT};
+pub use rolling::Rolling;
 pub use window::{Ended, Filling, Part, Reserved, Window};
 
 /// One cell of an account.
@@ -23,6 +27,7 @@ pub enum Cell {
     Bucket(Bucket),
     Window(Window),
     Slots(Slots),
+    Rolling(Rolling),
 }
 
 /// Calls in flight. The ids are in the account's open holds.
@@ -85,6 +90,13 @@ pub enum Standing {
         in_use: u64,
         remaining: u64,
     },
+    Rolling {
+        limit: u64,
+        /// What counts in the window that ends now.
+        used: u64,
+        remaining: u64,
+        window_seconds: u32,
+    },
 }
 
 impl Standing {
@@ -93,6 +105,7 @@ impl Standing {
             Self::Bucket { .. } => "bucket",
             Self::Window { .. } => "window",
             Self::Slots { .. } => "slots",
+            Self::Rolling { .. } => "rolling",
         }
     }
 
@@ -100,16 +113,18 @@ impl Standing {
         match self {
             Self::Bucket { remaining, .. }
             | Self::Window { remaining, .. }
-            | Self::Slots { remaining, .. } => *remaining,
+            | Self::Slots { remaining, .. }
+            | Self::Rolling { remaining, .. } => *remaining,
         }
     }
 
     /// The limit's own figure: capacity, limit or slots.
     pub fn limit(&self) -> u64 {
         match self {
-            Self::Bucket { capacity: limit, .. } | Self::Window { limit, .. } | Self::Slots { limit, .. } => {
-                *limit
-            }
+            Self::Bucket { capacity: limit, .. }
+            | Self::Window { limit, .. }
+            | Self::Slots { limit, .. }
+            | Self::Rolling { limit, .. } => *limit,
         }
     }
 
@@ -119,6 +134,7 @@ impl Standing {
             Self::Bucket { in_debt, .. } => *in_debt,
             Self::Window { over_by, .. } => *over_by > 0,
             Self::Slots { limit, in_use, .. } => in_use > limit,
+            Self::Rolling { limit, used, .. } => used > limit,
         }
     }
 }

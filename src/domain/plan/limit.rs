@@ -131,17 +131,13 @@ pub(super) fn read_rule(r: &mut Reader<'_, '_>, kind: Kind, scope: Scope) -> Opt
             let meter = read_meter(r);
             let limit = read_number(r, "limit", MAX_AMOUNT, left_out);
             let window_seconds = r.required("window_seconds").number(1..=MAX_WINDOW_SECONDS);
-            refuse_rolling(r);
+            if scope != Scope::Pool {
+                r.fault("kind", "rolling limits are for pools: use a bucket or a window");
+            }
             (|| Some(Rule::Rolling { meter: meter?, limit: limit?, window_seconds: window_seconds? }))()
         }
     };
     if left_out { Some(Given::LeftOut) } else { rule.map(Given::Is) }
-}
-
-/// No engine decides rolling limits yet. Saving one would promise what nobody
-/// enforces.
-pub(super) fn refuse_rolling(r: &mut Reader<'_, '_>) {
-    r.fault("kind", "rolling limits are not available yet: use a bucket with burst_share, or a window");
 }
 
 pub(super) fn read_meter(r: &mut Reader<'_, '_>) -> Option<Meter> {

@@ -165,8 +165,8 @@ fn read_vendor_rule(r: &mut Reader<'_, '_>, kind: Kind, vendor: &Vendor, margin:
         Kind::Window => Some(span?.rule(meter?, effective)),
         Kind::Slots => Some(Rule::Slots { limit: effective }),
         Kind::Rolling => {
-            limit::refuse_rolling(r);
-            None
+            let window_seconds = vendor.window_seconds;
+            Some(Rule::Rolling { meter: meter?, limit: effective, window_seconds })
         }
     }
 }

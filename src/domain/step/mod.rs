@@ -195,6 +195,11 @@ pub struct Tally<'a> {
 }
 
 impl Tally<'_> {
+    /// Whether nothing was done: not even the request counts.
+    pub fn is_nothing(&self) -> bool {
+        self.amounts.requests == 0
+    }
+
     /// The amount counted on a meter; 0 for slots.
     pub fn of(&self, meter: MeterCode) -> u64 {
         match meter {
@@ -229,7 +234,8 @@ pub fn finish(
     now: Millis,
 ) -> (Projections, Standings) {
     change_receipts(accounts, hold, charges, now, |cell, receipt, span| {
-        finish_cell(cell, receipt, hold.created_at, before, tally.of(receipt.meter), span, now);
+        let end = End { before, actual: tally.of(receipt.meter), releases: tally.is_nothing() };
+        finish_cell(cell, receipt, hold.created_at, end, span, now);
     })
 }
 
@@ -254,12 +260,19 @@ fn change_receipts(
     (projections, standings)
 }
 
+/// What the end of a hold means to one of its receipts.
+struct End<'a> {
+    before: Before<'a>,
+    actual: u64,
+    /// Nothing was done.
+    releases: bool,
+}
+
 fn finish_cell(
     cell: &mut Cell,
     receipt: &Receipt,
     admitted: Millis,
-    before: Before<'_>,
-    actual: u64,
+    End { before, actual, releases }: End<'_>,
     span: Option<Span>,
     now: Millis,
 ) {
@@ -282,6 +295,11 @@ fn finish_cell(
         }
         Cell::Slots(slots) if lease_runs => slots.free(),
         Cell::Slots(_) => {}
+        Cell::Rolling(rolling) => {
+            if let Some(window) = receipt.window {
+                rolling.settle(window, reserved, actual, releases, now);
+            }
+        }
     }
 }
 
@@ -296,7 +314,7 @@ pub fn lapse(
     change_receipts(accounts, hold, charges, now, |cell, receipt, _| match cell {
         Cell::Bucket(bucket) if receipt.meter.is_held() => bucket.end_lease(receipt.reserved, now),
         Cell::Slots(slots) => slots.free(),
-        Cell::Bucket(_) | Cell::Window(_) => {}
+        Cell::Bucket(_) | Cell::Window(_) | Cell::Rolling(_) => {}
     })
 }
 
@@ -342,6 +360,10 @@ pub fn extend(
         match (projection.cell_mut(place), receipt.window) {
             (Cell::Window(window), Some(bounds)) => {
                 window.take_in(bounds, amount, charge.meter.is_held(), now)
+            }
+            // What it took at first says where all of it is given back.
+            (cell @ Cell::Rolling(_), Some(_)) => {
+                take_from(cell, charge, amount, now);
             }
             (cell, _) => receipt.window = take_from(cell, charge, amount, now),
         }
@@ -390,7 +412,8 @@ fn take_from(cell: &mut Cell, charge: &Charge, amount: u64, now: Millis) -> Opti
             }
             None
         }
-        (Cell::Window(_), _) => None,
+        (Cell::Rolling(rolling), Figures::Rolling { limit, .. }) => Some(rolling.take(amount, limit, now)),
+        (Cell::Window(_) | Cell::Rolling(_), _) => None,
     }
 }
 
@@ -408,7 +431,9 @@ fn take_at(
             None
         }
         (Cell::Window(window), Figures::Window { span, .. }) => window.use_at(amount, span, at, now),
+        // As with a bucket, it counts from now on.
+        (Cell::Rolling(rolling), Figures::Rolling { limit, .. }) => Some(rolling.take(amount, limit, now)),
         // It is over: no slot is taken any more.
-        (Cell::Slots(_), _) | (Cell::Window(_), _) => None,
+        (Cell::Slots(_) | Cell::Window(_) | Cell::Rolling(_), _) => None,
     }
 }

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::{Projections, Remedy, Shown, Standings};
 use crate::domain::account::{Account, Projection};
-use crate::domain::cell::{Bucket, Cell, Slots, Standing, Window};
+use crate::domain::cell::{Bucket, Cell, Rolling, Slots, Standing, Window};
 use crate::domain::charge::{Charge, FigureStep, Figures, Span};
 use crate::domain::quantity::add_saturating;
 use crate::domain::time::Millis;
@@ -34,6 +34,7 @@ impl<'a> Seen<'a> {
                 self.ceiling().saturating_sub(window.filling().taken())
             }
             (Cell::Slots(slots), Figures::Slots { limit }) => limit.saturating_sub(slots.in_use()),
+            (Cell::Rolling(rolling), Figures::Rolling { limit, .. }) => limit.saturating_sub(rolling.used()),
             _ => u64::MAX,
         }
     }
@@ -103,6 +104,9 @@ impl<'a> Seen<'a> {
                 let end = account.lease_ends(place, now).nth((to_free as usize).saturating_sub(1));
                 wait(end.map(|(end, _)| (end.0 - now.0) as u64))
             }
+            (Cell::Rolling(rolling), Figures::Rolling { limit, .. }) if limit > 0 => {
+                wait(rolling.wait_ms(needed.saturating_add(charge.keep), limit, now))
+            }
             _ => never,
         }
     }
@@ -119,6 +123,8 @@ impl<'a> Seen<'a> {
             (Cell::Window(window), _) => window.standing(0, 0, Span::Lifetime),
             (Cell::Slots(slots), Figures::Slots { limit }) => slots.standing(limit),
             (Cell::Slots(slots), _) => slots.standing(slots.in_use()),
+            (Cell::Rolling(rolling), Figures::Rolling { limit, .. }) => rolling.standing(limit),
+            (Cell::Rolling(rolling), _) => rolling.standing(rolling.used()),
         }
     }
 }
@@ -146,6 +152,7 @@ fn untouched(figures: Figures, granted: u64, now: Millis) -> Standing {
         Figures::Bucket { capacity, refill, .. } => Bucket::full(capacity, refill, now).standing(now),
         Figures::Window { limit, span, .. } => Window::default().standing(limit, granted, span),
         Figures::Slots { limit } => Slots::default().standing(limit),
+        Figures::Rolling { limit, window_ms } => Rolling::new(limit, window_ms).standing(limit),
         Figures::Kept => Slots::default().standing(0),
     }
 }

@@ -83,6 +83,9 @@ fn row(w: &mut Writer, charge: &Charge, extra: usize, least: u64, most: u64) {
             figures.into_iter().fold(&mut *w, |w, figure| w.number(figure))
         }
         Figures::Slots { limit } => w.u8(3).u8(0).u16(extra).amount(limit).raw(&[0; 48]),
+        Figures::Rolling { limit, window_ms } => {
+            w.u8(4).u8(0).u16(extra).amount(limit).raw(&[0; 16]).number(window_ms as f64).raw(&[0; 24])
+        }
     };
     w.amount(charge.demand.amount(least)).amount(charge.demand.amount(most)).amount(charge.keep);
 }

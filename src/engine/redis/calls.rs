@@ -113,9 +113,10 @@ pub(super) fn finish(
         Ending::Finish { before: Before::Reserved { lease_runs }, .. } => (false, false, *lease_runs),
         Ending::Finish { before: Before::Counted(_), .. } => (false, true, false),
     };
+    let releases = matches!(ending, Ending::Finish { tally, .. } if tally.is_nothing());
     let mut w = Writer::default();
     w.amount(from.version.into()).number(maybe(before.doubtful_from())).at(head.now);
-    w.flag(lapses).flag(counted).flag(runs).at(before.created_at);
+    w.flag(lapses).flag(counted).flag(runs).flag(releases).at(before.created_at);
     w.u16(show.len()).u16(before.receipts.len());
     let mut receipts = Writer::default();
     for receipt in &before.receipts {

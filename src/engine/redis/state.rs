@@ -1,14 +1,14 @@
 //! An account as it lies in Redis.
 //!
 //! One string: a head, the cells at 53 bytes each, then the windows that ended
-//! and what is gone of grants. Its open holds are in a sorted set beside it.
+//! and the logs of rolling limits, and what is gone of grants. Its open holds are in a sorted set beside it.
 
 use serde_json::{Value, json};
 use smallvec::SmallVec;
 
 use super::bytes::{NONE, Reader, Unreadable, Writer};
 use crate::domain::account::{Account, Place};
-use crate::domain::cell::{Bucket, Cell, Part, Slots, Window};
+use crate::domain::cell::{Bucket, Cell, Part, Rolling, Slots, Window};
 use crate::domain::charge::{CellId, MeterCode};
 use crate::domain::grant::Spent;
 use crate::domain::hold::{Hold, Receipt};
@@ -20,6 +20,7 @@ const FORMAT: u8 = 1;
 const BUCKET: u8 = 0;
 const WINDOW: u8 = 1;
 const SLOTS: u8 = 2;
+const ROLLING: u8 = 3;
 
 /// An account's string, taken apart.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,8 +44,12 @@ pub(super) fn pack(account: &Account) -> Vec<u8> {
         write_cell(&mut w, place);
     }
     for place in account.cells() {
-        if let Cell::Window(window) = &place.cell {
-            window.parts().skip(1).for_each(|part| write_part(&mut w, part));
+        match &place.cell {
+            Cell::Window(window) => window.parts().skip(1).for_each(|part| write_part(&mut w, part)),
+            Cell::Rolling(rolling) => rolling.parts().1.iter().for_each(|(at, amount)| {
+                w.at(*at).amount(*amount);
+            }),
+            Cell::Bucket(_) | Cell::Slots(_) => {}
         }
     }
     for (id, amount) in account.spent().iter() {
@@ -68,6 +73,11 @@ fn write_cell(w: &mut Writer, place: &Place) {
         }
         Cell::Slots(slots) => {
             w.u8(SLOTS).u32(place.would_refuse).amount(slots.in_use()).raw(&[0; 32]);
+        }
+        Cell::Rolling(rolling) => {
+            let ((limit, window_ms, used), log) = rolling.parts();
+            w.u8(ROLLING).u32(place.would_refuse).amount(limit).number(window_ms as f64).amount(used);
+            w.number(0.0).number(log.len() as f64);
         }
     }
 }
@@ -126,6 +136,12 @@ fn read_cell(r: &mut Reader<'_>, tail: &mut Reader<'_>) -> Result<Place, Unreada
             let in_use = r.amount()?;
             r.raw(32)?;
             Cell::Slots(Slots::new(in_use))
+        }
+        ROLLING => {
+            let figures = (r.amount()?, r.signed()?, r.amount()?);
+            r.raw(8)?;
+            let log = (0..r.amount()?).map(|_| Ok((tail.at()?, tail.amount()?)));
+            Cell::Rolling(Rolling::from_parts(figures, log.collect::<Result<_, Unreadable>>()?))
         }
         _ => return Err(Unreadable),
     };
@@ -211,6 +227,10 @@ pub fn inspect(bytes: &[u8]) -> Option<Value> {
                 json!({ "kind": "window", "running": parts[0], "ended": parts[1..] })
             }
             Cell::Slots(slots) => json!({ "kind": "slots", "in_use": slots.in_use() }),
+            Cell::Rolling(rolling) => {
+                let ((limit, window_ms, used), log) = rolling.parts();
+                json!({ "kind": "rolling", "limit": limit, "window_ms": window_ms, "used": used, "log": log })
+            }
         };
         json!({ "cell": format!("{:016x}", place.id.0), "would_refuse": place.would_refuse, "figures": figures })
     };

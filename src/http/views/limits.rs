@@ -111,6 +111,7 @@ pub enum LimitView<'a> {
     Bucket(BucketView<'a>),
     Window(WindowView<'a>),
     Slots(SlotsView<'a>),
+    Rolling(RollingView<'a>),
 }
 
 #[derive(Serialize, ToSchema)]
@@ -188,6 +189,24 @@ pub struct SlotsView<'a> {
     over: bool,
 }
 
+#[derive(Serialize, ToSchema)]
+#[schema(as = RollingRow)]
+pub struct RollingView<'a> {
+    name: &'a str,
+    scope: &'static str,
+    /// `rolling`
+    kind: &'static str,
+    meter: &'a str,
+    limit: u64,
+    /// What counts in the window that ends now.
+    used: u64,
+    remaining: u64,
+    window_seconds: u32,
+    #[serde(skip_serializing_if = "is_false")]
+    #[schema(required = false)]
+    over: bool,
+}
+
 impl<'a> From<&'a LimitRow> for LimitView<'a> {
     fn from(row: &'a LimitRow) -> Self {
         let (name, scope, kind) = (row.name.as_str(), row.scope.as_str(), row.standing.kind());
@@ -229,6 +248,17 @@ impl<'a> From<&'a LimitRow> for LimitView<'a> {
             Standing::Slots { limit, in_use, remaining } => {
                 Self::Slots(SlotsView { name, scope, kind, limit, in_use, remaining, over })
             }
+            Standing::Rolling { limit, used, remaining, window_seconds } => Self::Rolling(RollingView {
+                name,
+                scope,
+                kind,
+                meter,
+                limit,
+                used,
+                remaining,
+                window_seconds,
+                over,
+            }),
         }
     }
 }

@@ -35,6 +35,7 @@ mod reads;
 mod records;
 mod refusals;
 mod retries;
+mod rolling;
 mod set_back;
 mod shadow;
 mod shared;

@@ -94,11 +94,35 @@ fn faulty_pools_are_refused() {
     for (text, pointer) in cases {
         assert_eq!(pointers(&pool_faults(&text)), [pointer], "{text}");
     }
-    for numbers in ["limit = 100", "vendor_limit = 100"] {
-        let text = bucket(&format!("{numbers}\nwindow_seconds = 60")).replace("\"bucket\"", "\"rolling\"");
-        let faults = pool_faults(&text);
-        assert_eq!(pointers(&faults), ["/limits/0/kind"], "{numbers}");
-        assert!(faults[0].message.contains("not available yet"));
+    let rolling = |fields: &str| bucket(fields).replace("\"bucket\"", "\"rolling\"");
+    let cases = [
+        (rolling("limit = 100"), "/limits/0/window_seconds"),
+        (rolling("limit = 100\nwindow_seconds = 0"), "/limits/0/window_seconds"),
+        (rolling("limit = 100\nwindow_seconds = 86401"), "/limits/0/window_seconds"),
+        (rolling("vendor_limit = 100\nburst_share = 0.5"), "/limits/0/burst_share"),
+        (rolling("vendor_limit = 100\nlimit = 5"), "/limits/0/limit"),
+    ];
+    for (text, pointer) in cases {
+        assert_eq!(pointers(&pool_faults(&text)), [pointer], "{text}");
+    }
+}
+
+#[test]
+fn a_rolling_limit_is_the_vendors_figure_times_the_margin() {
+    let rolling = |fields: &str| pool(&bucket(fields).replace("\"bucket\"", "\"rolling\""));
+    for (fields, limit, seconds) in [
+        ("vendor_limit = 100", 70, 60),
+        ("vendor_limit = 100\nwindow_seconds = 10", 70, 10),
+        ("limit = 100\nwindow_seconds = 10", 100, 10),
+    ] {
+        let pool = rolling(fields);
+        let Rule::Rolling { limit: most, window_seconds, .. } = pool.limits[0].limit.rule else {
+            panic!("{fields}: {:?}", pool.limits[0].limit.rule)
+        };
+        assert_eq!((most, window_seconds), (limit, seconds), "{fields}");
+        let written = pool.to_json().to_string();
+        let read = Node::from_json(written.as_bytes()).ok().and_then(|node| Pool::read(&node).ok());
+        assert_eq!(read, Some(pool), "{written}");
     }
 }
 

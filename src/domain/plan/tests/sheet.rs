@@ -221,11 +221,11 @@ fn faulty_limits_are_refused() {
 }
 
 #[test]
-fn rolling_limits_are_refused_in_words() {
+fn rolling_limits_are_for_pools() {
     let text = with_limits(
         r#"{ name = "o", kind = "rolling", meter = "requests", limit = 5, window_seconds = 60 }"#,
     );
-    assert!(sheet_faults(&text)[0].message.contains("rolling limits are not available yet"));
+    assert!(sheet_faults(&text)[0].message.contains("rolling limits are for pools"));
 }
 
 #[test]

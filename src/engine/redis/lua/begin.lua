@@ -1,5 +1,5 @@
 -- An account: the packed state as found, its cells as nine numbers each (see
--- cells.lua), ended windows by cell, what is gone of grants.
+-- cells.lua), ended windows and logs by cell, what is gone of grants.
 local accounts, absent = {}, nil
 for i = 1, n do
   local raw = found[i + 2]
@@ -28,8 +28,9 @@ for i = 1, n do
     }
     if from <= #raw then
       for o = 0, cells * 9 - 9, 9 do
-        if v[o + 3] == 1 and v[o + 9] > 0 then
-          local past = { read('<' .. rep('dddd', v[o + 9]), raw, from) }
+        local kind = v[o + 3]
+        if (kind == 1 or kind == 3) and v[o + 9] > 0 then
+          local past = { read('<' .. rep(kind == 1 and 'dddd' or 'dd', v[o + 9]), raw, from) }
           from = table.remove(past)
           a.past[o] = past
         end

@@ -5,9 +5,11 @@
 --   0 bucket: capacity, refill, level, held, at
 --   1 window: start, end, used, held, how many ended ones are kept
 --   2 slots: in use
+--   3 rolling: limit, length of the window, used, 0, how many entries the log has
+-- What a window or a rolling limit has besides is in the account's `past`, by o.
 -- A charge is twenty numbers from C[c + 1]: the cell's id (low, high), account,
 -- asked, switches, held, enforce (0 hard, 1 soft, 2 shadow), figures (0 kept,
--- 1 bucket, 2 window, 3 slots), span (0 calendar, 1 tiles, 2 session, 3
+-- 1 bucket, 2 window, 3 slots, 4 rolling), span (0 calendar, 1 tiles, 2 session, 3
 -- lifetime), extra, most, refill, since, span's figures (4), the amounts for
 -- the least and for the most output, what must be left behind.
 -- Every figure is a whole number below 2^53, or compared with one only.
@@ -201,6 +203,90 @@ local function turn(a, o, c)
   through(now, C[c + 9], C[c + 14], C[c + 15], C[c + 16], C[c + 17])
 end
 
+-- A rolling limit's log: instants and amounts. See domain/cell/rolling.rs.
+
+local PARTS, ENTRIES = 50, 128
+
+-- Leaves the first `from` of a log's numbers out.
+local function cut(a, o, from)
+  local log, rest = a.past[o], {}
+  for i = from + 1, #log do rest[#rest + 1] = log[i] end
+  a.past[o] = #rest > 0 and rest or nil
+  if #rest == 0 then a.v[o + 7], a.v[o + 9] = 0, 0 end
+end
+
+-- Drops what has left the window.
+local function advance_log(a, o)
+  local v, log = a.v, a.past[o]
+  if not log then return end
+  local left, gone, sum = now - v[o + 6], 0, 0
+  while gone < #log and log[gone + 1] <= left do
+    sum = math.min(sum + log[gone + 2], MAX)
+    gone = gone + 2
+  end
+  if gone > 0 then
+    v[o + 7] = math.max(v[o + 7] - sum, 0)
+    cut(a, o, gone)
+  end
+end
+
+-- Makes one of neighbours that are `most` at most together.
+local function merge_log(log, most)
+  local kept = 1
+  for i = 3, #log, 2 do
+    if log[kept + 1] + log[i + 1] <= most then
+      log[kept], log[kept + 1] = log[i], log[kept + 1] + log[i + 1]
+    else
+      kept = kept + 2
+      log[kept], log[kept + 1] = log[i], log[i + 1]
+    end
+  end
+  for i = #log, kept + 2, -1 do log[i] = nil end
+end
+
+local function add_log(a, o, amount)
+  if amount == 0 then return end
+  local v, log = a.v, a.past[o] or {}
+  a.past[o] = log
+  local most = floor(v[o + 5] / PARTS)
+  if most * PARTS > v[o + 5] then most = most - 1 end
+  if #log >= ENTRIES * 2 then merge_log(log, most) end
+  local k = #log
+  if k > 0 and (k >= ENTRIES * 2 or log[k - 1] >= now or log[k] + amount <= most) then
+    log[k - 1], log[k] = math.max(log[k - 1], now), math.min(log[k] + amount, MAX)
+  else
+    log[k + 1], log[k + 2] = now, amount
+  end
+  v[o + 7] = math.min(v[o + 7] + amount, MAX)
+end
+
+-- Takes by the figures of now; answers the window of the take.
+local function take_log(a, o, amount, limit)
+  a.v[o + 5] = limit
+  add_log(a, o, amount)
+  return now, plus(now, a.v[o + 6])
+end
+
+local function settle_log(a, o, start, finish, reserved, actual, releases)
+  local v = a.v
+  advance_log(a, o)
+  if actual > reserved then return add_log(a, o, actual - reserved) end
+  local log, left = a.past[o], reserved - actual
+  if releases == 0 or now >= finish or not log then return end
+  local kept = {}
+  for i = 1, #log, 2 do
+    local sum = log[i + 1]
+    if log[i] >= start then
+      local part = math.min(left, sum)
+      sum, left = sum - part, left - part
+    end
+    if sum > 0 then kept[#kept + 1], kept[#kept + 2] = log[i], sum end
+  end
+  a.past[o] = kept
+  v[o + 7] = math.max(v[o + 7] - (reserved - actual - left), 0)
+  cut(a, o, 0)
+end
+
 -- What lease ends up to now free, by cell: instants and amounts.
 local function due_ends(a)
   a.due = call('ZRANGEBYSCORE', a.open, string.format('(%.0f', a.at), now, 'WITHSCORES')
@@ -249,6 +335,8 @@ local function project(a, index)
           v[o + 3], v[o + 5], v[o + 6], v[o + 7], v[o + 9] = 0, C[c + 11], C[c + 12], C[c + 11] * UNIT, now
         elseif kind == 3 then
           v[o + 3] = 2
+        elseif kind == 4 then
+          v[o + 3], v[o + 5], v[o + 6] = 3, C[c + 11], C[c + 14]
         else
           v[o + 3], v[o + 5], v[o + 6] = 1, NEVER, NEVER
         end
@@ -275,6 +363,8 @@ local function project(a, index)
       end
     elseif kind == 1 then
       if c and C[c + 8] == 2 and (a.past[o] or (now >= v[o + 6] and v[o + 6] ~= NEVER)) then turn(a, o, c) end
+    elseif kind == 3 then
+      if c then advance_log(a, o) end
     elseif freed then
       v[o + 5] = math.max(v[o + 5] - #freed / 2, 0)
     end
@@ -295,8 +385,8 @@ local function stock(a, o, c)
     if C[c + 10] > 0 then most = math.min(most + granted(a, c), MAX) end
     local left = most - (v[o + 7] + v[o + 8])
     return left > 0 and left or 0, most
-  elseif kind == 2 and figures == 3 then
-    local left = most - v[o + 5]
+  elseif (kind == 2 and figures == 3) or (kind == 3 and figures == 4) then
+    local left = most - v[kind == 2 and o + 5 or o + 7]
     return left > 0 and left or 0, most
   end
   return NONE, most

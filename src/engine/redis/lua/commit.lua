@@ -36,9 +36,9 @@ local function write(a, is_users)
   local v, cells, spent, tail = a.v, a.cells, a.spent, ''
   if next(a.past) then
     for o = 0, cells * 9 - 9, 9 do
-      local past = a.past[o]
-      if past then tail = tail .. pack('<' .. rep('dddd', #past / 4), unpack(past)) end
-      if v[o + 3] == 1 then v[o + 9] = past and #past / 4 or 0 end
+      local past, kind = a.past[o], v[o + 3]
+      if past then tail = tail .. pack('<' .. rep('d', #past), unpack(past)) end
+      if kind == 1 or kind == 3 then v[o + 9] = past and #past / (kind == 1 and 4 or 2) or 0 end
     end
   end
   if #spent > 0 then tail = tail .. pack('<' .. rep('I4d', #spent / 2), unpack(spent)) end

@@ -54,6 +54,8 @@ for r = 0, size * 5 - 5, 5 do
           if held == 1 then add(v, o + 8, amount) end
         elseif kind == 2 then
           v[o + 5] = v[o + 5] + 1
+        elseif kind == 3 then
+          if C[c + 8] == 4 then take_log(a, o, amount, C[c + 11]) end
         elseif start ~= NONE then
           adopt(v, o, start, finish, amount)
           local t, i = window_at(a, o, start)

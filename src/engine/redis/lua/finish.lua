@@ -4,7 +4,7 @@
 -- receipts, the digest of its request id, charges (3), then what it occupies
 -- in each account.
 
-local version, edge, asked_at, lapses, counted, runs, admitted, m, size = read('<dddBBBdI2I2', ARGV[2])
+local version, edge, asked_at, lapses, counted, runs, releases, admitted, m, size = read('<dddBBBBdI2I2', ARGV[2])
 local operation, hold, before = ARGV[3], ARGV[4], found[2]
 if before then
   local _, held_version, _, last_operation = read('<BI4Bc16', before)
@@ -36,6 +36,10 @@ for r = 0, size * 10 - 10, 10 do
       end
     elseif kind == 2 then
       if lapses == 1 or runs == 1 then v[o + 5] = math.max(v[o + 5] - 1, 0) end
+    elseif kind == 3 then
+      if lapses == 0 and R[r + 7] ~= NONE then
+        settle_log(a, o, R[r + 7], R[r + 8], reserved, actual, releases)
+      end
     elseif lapses == 0 then
       local start = R[r + 7]
       if start ~= NONE then

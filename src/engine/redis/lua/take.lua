@@ -124,6 +124,8 @@ for c = 0, m * 20 - 20, 20 do
       if final == 0 and amount > 0 and enforce == 0 and index ~= pool then
         if stock(a, o, c) <= C[c + 20] then final = 1 end
       end
+    elseif kind == 3 then
+      if C[c + 8] == 4 then start, finish = take_log(a, o, amount, C[c + 11]) end
     elseif taking ~= 2 then
       if amount > 0 then v[o + 5] = v[o + 5] + 1 end
       members[index] = members[index] .. pack('<I4I4d', C[c + 1], C[c + 2], 1)

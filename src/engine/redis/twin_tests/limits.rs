@@ -44,7 +44,7 @@ pub const METERS: [MeterCode; 6] = [
 
 impl Limit {
     pub fn random(dice: &mut Dice, account: u8, cell: u64, big: bool) -> Self {
-        let kind = dice.pick(&[0, 0, 1, 2, 3, 4, 5]);
+        let kind = dice.pick(&[0, 0, 1, 2, 3, 4, 5, 6, 6]);
         let most = |dice: &mut Dice| match kind {
             0 if big => dice.pick(&[0, 1, MAX_BUCKET - 1, MAX_BUCKET, 7_777_777_777]),
             0 => dice.pick(&[0, 1, 10, 60, 100, 1000]),
@@ -105,7 +105,11 @@ impl Limit {
             2 => window(Span::Tiles { len: 5 * HOUR }),
             3 => window(Span::Session { len: 3 * HOUR }),
             4 => window(Span::Lifetime),
-            _ => Figures::Slots { limit: most },
+            5 => Figures::Slots { limit: most },
+            _ => Figures::Rolling {
+                limit: most,
+                window_ms: [10_000, HOUR, 5 * HOUR][self.cell.0 as usize % 3],
+            },
         };
         let step = |(hour, most, refill): &(i64, u64, u64)| FigureStep {
             most: *most,
@@ -130,7 +134,7 @@ impl Limit {
             demand,
             enforce: self.enforce,
             asked,
-            earlier: (!dice.one_in(4) && self.kind != 5).then_some(earlier),
+            earlier: (!dice.one_in(4) && self.kind < 5).then_some(earlier),
             grants: (!self.grants.is_empty()).then(|| self.grants.clone().into()),
             to_come: None,
             switches: self.switches,
