@@ -81,14 +81,11 @@ impl Account {
         scope: Scope,
         unfinished: impl Iterator<Item = &'h Hold>,
     ) -> Result<Self, String> {
-        let Some(bytes) = bytes else { return Ok(Self::default()) };
-        let packed: Result<Packed, postcard::Error> = match bytes.split_first() {
-            Some((&FORMAT, rest)) => postcard::from_bytes(rest),
-            Some((&FORMAT_1, rest)) => postcard::from_bytes::<Packed1>(rest).map(Packed::from),
-            _ => return Err("unknown format of an account".into()),
+        let mut account = match bytes {
+            Some(bytes) => Self::unpack_cells(bytes)?,
+            // Nothing was ever taken from it, though there may be holds that took nothing.
+            None => Self::default(),
         };
-        let Packed { cells, advanced_to, spent } = packed.map_err(|error| error.to_string())?;
-        let mut account = Self { cells, open: BTreeMap::new(), advanced_to, spent };
         for hold in unfinished {
             if let Some(end) = hold.doubtful_from().filter(|end| *end > account.advanced_to) {
                 let receipts = hold.receipts.iter().filter(|receipt| receipt.scope == scope);
@@ -96,6 +93,16 @@ impl Account {
             }
         }
         Ok(account)
+    }
+
+    fn unpack_cells(bytes: &[u8]) -> Result<Self, String> {
+        let packed: Result<Packed, postcard::Error> = match bytes.split_first() {
+            Some((&FORMAT, rest)) => postcard::from_bytes(rest),
+            Some((&FORMAT_1, rest)) => postcard::from_bytes::<Packed1>(rest).map(Packed::from),
+            _ => return Err("unknown format of an account".into()),
+        };
+        let Packed { cells, advanced_to, spent } = packed.map_err(|error| error.to_string())?;
+        Ok(Self { cells, open: BTreeMap::new(), advanced_to, spent })
     }
 
     /// An account of what another engine keeps. `open` tells of holds whose

@@ -107,11 +107,13 @@ pub fn stored_account<R: Columns>(key: &AccountKey, rows: Vec<R>) -> Result<Stor
     Ok(stored)
 }
 
-/// Whether the hold has a receipt on the account.
+/// Whether the account has to know the hold: it is its user's, or has a receipt
+/// on it. (A user's hold may have none there: no limit of the plan counts it.)
 fn touches(hold: &Hold, key: &AccountKey) -> bool {
     let is_owner = match key.scope {
+        Scope::User => return true,
         Scope::Pool => hold.pool.as_ref().is_some_and(|pool| pool.as_str() == &*key.owner),
-        Scope::User | Scope::Org | Scope::Tenant => true,
+        Scope::Org | Scope::Tenant => true,
     };
     is_owner && hold.receipts.iter().any(|receipt| receipt.scope == key.scope)
 }

@@ -218,3 +218,26 @@ async fn every_spelling_of_a_user_is_a_user_of_its_own_after_a_kill() {
     let list = life.client.get("/v1/admin/users").await.ok();
     assert_eq!(list["data"].as_array().map(Vec::len), Some(users.len() + 1), "{list}");
 }
+
+/// Nothing of it is in any account: only the hold itself says that it is open.
+#[tokio::test]
+async fn a_call_that_no_limit_counts_goes_on_after_a_kill() {
+    let kept = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a data directory");
+    let mut life = Life::begin(kept.path());
+    life.client.put_clock("2026-03-10T12:00:00.000Z").await.ok();
+    life.client.put_plan(&Sheet::named("p").json()).await.ok();
+    life.client.put_settings(json!({"default_plan": "p"})).await.ok();
+    let body = json!({"user": "u", "input_tokens": 5, "max_output_tokens": 5, "lease_seconds": 60});
+    let hold = life.client.check(body).await.hold_id();
+    life.kill();
+    let more = json!({"lease_seconds": 120, "add_output_tokens": 7});
+    let longer = life.client.extend(&hold, more).await.ok();
+    let known = json!({"expires_at": "2026-03-10T12:02:00.000Z", "reserved": {"output_tokens": 12}});
+    assert_has(&longer["hold"], &known);
+    life.kill();
+    let usage = json!({"input_tokens": 5, "output_tokens": 9});
+    assert_has(
+        &life.client.settle(&hold, usage).await.ok()["hold"],
+        &json!({"state": "settled", "late": false}),
+    );
+}

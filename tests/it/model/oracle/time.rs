@@ -65,6 +65,10 @@ impl Oracle {
             }
         }
         for asked in limits {
+            // An org's limits are among those of each member as well, and pay once.
+            if found.iter().any(|(known, _): &(Asked, Span)| known.key == asked.key) {
+                continue;
+            }
             if !self.grants_of(&asked.key).iter().any(|g| g.limit == asked.limit.name) {
                 continue;
             }
