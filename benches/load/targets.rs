@@ -74,7 +74,10 @@ impl Target {
             put_pool(target.address(), &target.tokens.open)?;
         }
         put_sheet(target.address(), &target.tokens.open, open.clone())?;
-        target.meet_everybody(options, &target.tokens.open)?;
+        // The first check puts a user on record, the second reads them from there.
+        for _ in 0..2 {
+            target.meet_everybody(options, &target.tokens.open)?;
+        }
         if options.wants("refused") {
             put_sheet(target.address(), &target.tokens.closed, open)?;
             target.meet_everybody(options, &target.tokens.closed)?;
