@@ -351,17 +351,6 @@ pub(super) fn differs(what: &str) -> EngineError {
     EngineError::Unavailable
 }
 
-/// Names an operation, so that it is not done twice.
-pub(super) fn operation_id() -> [u8; 16] {
-    let mut id = [0; 16];
-    // Without randomness the time of the process has to do.
-    if getrandom::fill(&mut id).is_err() {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        id = since.as_nanos().to_le_bytes();
-    }
-    id
-}
-
 impl Engine for RedisEngine {
     fn take<'a>(&'a self, take: &'a Take, now: Millis) -> Reply<'a, Taken> {
         self.take_now(take, now).boxed()

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::answers::Answer;
 use super::calls;
-use super::engine::{RedisEngine, differs, operation_id, refs, unreadable};
+use super::engine::{RedisEngine, differs, refs, unreadable};
 use super::record::Record;
 use crate::domain::step::{self, Shortfalls};
 use crate::domain::time::Millis;
@@ -135,4 +135,15 @@ impl RedisEngine {
         }
         Err(EngineError::Overloaded)
     }
+}
+
+/// Names an operation, so that it is not done twice.
+fn operation_id() -> [u8; 16] {
+    let mut id = [0; 16];
+    // Without randomness the time of the process has to do.
+    if getrandom::fill(&mut id).is_err() {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        id = since.as_nanos().to_le_bytes();
+    }
+    id
 }

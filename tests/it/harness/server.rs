@@ -31,6 +31,13 @@ impl Server {
         })
     }
 
+    /// A second node beside the shared one, where nodes can share anything.
+    pub fn second() -> Option<&'static Self> {
+        static SECOND: OnceLock<Option<Server>> = OnceLock::new();
+        let start = || (Stores::of_this_run() != Stores::Embedded).then(|| Self::shared().beside(&[]));
+        SECOND.get_or_init(start).as_ref()
+    }
+
     /// A service of one's own; `settings` are names and values of its environment.
     /// It ends with the test binary. The stores are those of this run.
     pub fn start(settings: &[(&str, &str)]) -> Self {

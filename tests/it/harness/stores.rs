@@ -49,6 +49,14 @@ impl Stores {
         }
     }
 
+    /// The durability that survives the end of the process.
+    pub fn lasting(self) -> &'static str {
+        match self {
+            Self::Embedded => "commit",
+            Self::Redis | Self::Cluster => "engine",
+        }
+    }
+
     /// Settings of a new installation: an empty database, and a Redis that it
     /// has a part of to itself.
     pub fn settings(self) -> Vec<(&'static str, String)> {

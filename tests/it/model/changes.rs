@@ -46,6 +46,7 @@ impl World {
                 self.model_settings(body);
                 self.history.push(format!("settings {body}"));
                 self.client.put_settings(body.clone()).await.ok();
+                self.change_arrives().await;
                 self.rules_applied().await
             }
             _ => self.run_org(command).await,
@@ -181,6 +182,7 @@ impl World {
             "PUT" => self.client.put(&url, body).await,
             _ => self.client.post(&url, body).await,
         };
+        self.change_arrives().await;
         self.hold_up(&format!("{method} {path} {body}"), expected, &reply)
     }
 }

@@ -9,5 +9,7 @@ pub mod oracle;
 mod oracle_tests;
 mod random;
 pub mod rng;
+mod second;
+mod set_ups;
 mod stage;
 mod world;

@@ -1,6 +1,6 @@
 //! The service and the model side by side: each command goes to both, and the replies are compared.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -10,9 +10,11 @@ use super::oracle::calendar::{Ms, wire};
 use super::oracle::cells::HoldNo;
 use super::oracle::expect::{Expected, Ids, Reply as Seen, differences};
 use super::oracle::{Oracle, State};
+use super::second::Second;
 use super::stage::{Stage, USERS};
 use crate::faults::process::Process;
-use crate::harness::{Client, Reply, Tenant, cli};
+use crate::harness::stores::{self, Stores};
+use crate::harness::{Client, Reply, Server, Tenant, cli};
 
 /// Where the service runs.
 enum Host {
@@ -25,35 +27,63 @@ enum Host {
 pub struct World {
     pub oracle: Oracle,
     pub(super) client: Client,
+    /// Where there are two nodes, they take turns: this one has the next command.
+    second: Option<Second>,
     host: Host,
     pub(super) ids: Ids,
     pub history: Vec<String>,
+    /// The replies to the last command, with numbers for the ids of holds.
+    pub replies: Vec<String>,
     last_wait: Option<Ms>,
     /// Holds that the tenant's rule is known to have resolved.
     ruled: HashSet<HoldNo>,
 }
 
-async fn shared(stage: &Stage) -> (Client, Host) {
-    (Tenant::at(&stage.zone, &wire(stage.start)).await.client, Host::Shared)
+type Place = (Client, Option<Second>, Host);
+
+async fn shared(stage: &Stage, server: &'static Server, beside: Option<&'static Server>) -> Place {
+    let tenant = Tenant::on(server, &stage.zone, &wire(stage.start)).await;
+    let second = match beside {
+        Some(server) => Some(Second::new(&tenant, server).await),
+        None => None,
+    };
+    (tenant.client, second, Host::Shared)
 }
 
-fn own(stage: &Stage) -> (Client, Host) {
+fn own(stage: &Stage) -> Place {
     let kept = tempfile::Builder::new()
         .prefix(&format!("apportion-it-{}-", std::process::id()))
         .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
         .expect("a directory");
+    let stores = Stores::of_this_run().settings();
+    if !stores.is_empty() {
+        stores::keep(kept.path(), &stores);
+    }
     cli(kept.path(), &["tenant", "create", "oracle", "--test", "--zone", &stage.zone]);
     let scope = "check quota admin:read admin:write";
     let token = cli(kept.path(), &["token", "mint", "--tenant", "oracle", "--scope", scope, "--ttl", "24h"]);
-    let process = Process::serve(kept.path(), "commit");
+    let process = Process::serve(kept.path(), Stores::of_this_run().lasting());
     let client = Client::new(&process.url, &token);
-    (client, Host::Own { kept, process: Some(process) })
+    (client, None, Host::Own { kept, process: Some(process) })
 }
 
 impl World {
     /// Puts the stage's sheets, pool, models and users up on both sides.
     pub async fn set(stage: &Stage, to_be_killed: bool) -> Self {
-        let (client, host) = if to_be_killed { own(stage) } else { shared(stage).await };
+        if to_be_killed {
+            return Self::set_at(stage, own(stage)).await;
+        }
+        let servers = || (Server::shared(), Server::second());
+        let (server, beside) = tokio::task::spawn_blocking(servers).await.expect("they start");
+        Self::set_at(stage, shared(stage, server, beside).await).await
+    }
+
+    /// The same at one node of one's own choice.
+    pub async fn set_on(stage: &Stage, server: &'static Server) -> Self {
+        Self::set_at(stage, shared(stage, server, None).await).await
+    }
+
+    async fn set_at(stage: &Stage, (client, second, host): Place) -> Self {
         client.put_clock(&wire(stage.start)).await.ok();
         let mut oracle = Oracle::new(&stage.zone, stage.start);
         let mut history = vec![format!("{} from {}", stage.zone, wire(stage.start))];
@@ -77,7 +107,19 @@ impl World {
                 oracle.put_user(user, &json!({"org": org}));
             }
         }
-        Self { oracle, client, host, ids: Ids::default(), history, last_wait: None, ruled: HashSet::new() }
+        let (ids, ruled, replies) = (Ids::default(), HashSet::new(), Vec::new());
+        let mut world = Self { oracle, client, second, host, ids, history, replies, last_wait: None, ruled };
+        world.change_arrives().await;
+        world
+    }
+
+    /// Until both nodes go by what one of them was told last: rights may take a moment to get
+    /// around, decisions may not.
+    pub(super) async fn change_arrives(&mut self) {
+        if let Some(second) = &mut self.second {
+            second.hears(&self.client).await;
+            second.met(self.oracle.users.keys());
+        }
     }
 
     /// SIGKILL between two commands; what was answered must be there when it serves again.
@@ -85,13 +127,25 @@ impl World {
         self.history.push("kill -9".to_owned());
         let Host::Own { kept, process } = &mut self.host else { panic!("the shared service lives on") };
         process.take().expect("it serves").kill();
-        let next = Process::serve(kept.path(), "commit");
+        let next = Process::serve(kept.path(), Stores::of_this_run().lasting());
         self.client = Client::new(&next.url, &self.client.token);
         *process = Some(next);
     }
 
     /// Gives one command to both sides; the differences, if the replies differ.
     pub async fn run(&mut self, command: &Command) -> Result<(), String> {
+        if let Some(second) = &mut self.second {
+            std::mem::swap(&mut self.client, &mut second.client);
+        }
+        self.replies.clear();
+        self.run_at_one(command).await?;
+        if let Some(second) = &mut self.second {
+            second.meets(self.oracle.users.keys()).await;
+        }
+        Ok(())
+    }
+
+    async fn run_at_one(&mut self, command: &Command) -> Result<(), String> {
         match command {
             Command::Check { body, key } => self.run_check(body, key.as_deref()).await,
             Command::Settle { no, body } => {
@@ -232,6 +286,7 @@ impl World {
         self.last_wait = reply.body["retry_after_ms"].as_i64().filter(|_| reply.status == 429);
         let seen = Seen { status: reply.status, headers: reply.headers.clone(), body: reply.body.clone() };
         let found = differences(&expected, &seen, &mut self.ids);
+        self.replies.push(self.without_ids(reply));
         if found.is_empty() {
             return Ok(());
         }
@@ -243,6 +298,24 @@ impl World {
             expected.status,
             expected.body
         ))
+    }
+
+    fn without_ids(&self, reply: &Reply) -> String {
+        // Of the call, not of its answer.
+        let own = ["date", "x-request-id", "content-length"];
+        let headers: BTreeMap<&String, &String> =
+            reply.headers.iter().filter(|(name, _)| !own.contains(&name.as_str())).collect();
+        let body = if reply.text.is_empty() { reply.body.to_string() } else { reply.text.clone() };
+        let mut said = format!("{} {headers:?} {body}", reply.status);
+        for (no, id) in &self.ids.by_no {
+            if said.contains(id) {
+                said = said.replace(id, &format!("hold {no}"));
+            }
+        }
+        // Each installation signs with a key of its own.
+        let mut parts = said.split("\"key:");
+        let first = parts.next().unwrap_or_default().to_owned();
+        parts.fold(first, |said, part| format!("{said}\"key{}", part.trim_start_matches(|c: char| c != '"')))
     }
 
     fn hold_up_each(
