@@ -165,6 +165,7 @@ impl Subject for Embedded {
             max_hold_ms: 3_600_000,
             dry_run: false,
             quiet: false,
+            place: None,
         };
         match self.apply(|| self.engine.take(&take, self.now)) {
             Taken::Hold { hold, .. } => self.open.push_back((account, hold.id)),

@@ -81,6 +81,8 @@ pub struct HttpConfig {
     pub max_connections: usize,
     /// Streams of quotas among them.
     pub max_streams: usize,
+    /// Checks that wait at the same time.
+    pub max_waiting: usize,
 }
 
 /// What the command line says about settings; `None` leaves the other sources
@@ -148,6 +150,7 @@ struct Raw {
     keep_alive_seconds: u64,
     max_connections: u64,
     max_streams: u64,
+    max_waiting: u64,
     max_idle_accounts: u64,
     drain_seconds: u64,
     shutdown_seconds: u64,
@@ -187,6 +190,7 @@ impl Raw {
         faults.range("keep_alive_seconds", self.keep_alive_seconds, 0..=3_600);
         faults.range("max_connections", self.max_connections, 1..=1_000_000);
         faults.range("max_streams", self.max_streams, 0..=1_000_000);
+        faults.range("max_waiting", self.max_waiting, 0..=1_000_000);
         faults.range("max_idle_accounts", self.max_idle_accounts, 0..=1_000_000_000);
         faults.range("drain_seconds", self.drain_seconds, 0..=600);
         faults.range("shutdown_seconds", self.shutdown_seconds, 0..=3_600);
@@ -211,6 +215,7 @@ impl Raw {
                 keep_alive: Duration::from_secs(self.keep_alive_seconds),
                 max_connections: self.max_connections as usize,
                 max_streams: self.max_streams as usize,
+                max_waiting: self.max_waiting as usize,
             },
             max_idle_accounts: self.max_idle_accounts as usize,
             drain: Duration::from_secs(self.drain_seconds),

@@ -35,6 +35,10 @@ pub enum Code {
     CreditRateExceeded,
     ConcurrencyExceeded,
     UpstreamCapacityExceeded,
+    /// As many wait for the pool as may.
+    QueueFull,
+    /// It waited for the pool as long as it said.
+    QueueTimeout,
 }
 
 impl Code {
@@ -59,6 +63,8 @@ impl Code {
             Self::CreditRateExceeded => "credit_rate_exceeded",
             Self::ConcurrencyExceeded => "concurrency_exceeded",
             Self::UpstreamCapacityExceeded => "upstream_capacity_exceeded",
+            Self::QueueFull => "queue_full",
+            Self::QueueTimeout => "queue_timeout",
         }
     }
 }

@@ -9,6 +9,7 @@ pub mod document;
 pub mod grant;
 pub mod hold;
 pub mod ids;
+pub mod line;
 pub mod plan;
 pub mod price;
 pub mod quantity;

@@ -14,17 +14,18 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::entry::{AsIsMap, Entry, Guards, Pins, State};
+use super::lines::{self, Lines};
 use super::outbox::Outbox;
+use super::refusing::{count_shadow_refusals, rests_on_unrecorded, spread_pool_waits};
 use super::{
-    Batch, Change, Engine, EngineError, Extend, Extended, Finish, Finished, Loaded, Missing, Moved, Plain,
-    Probed, Reply, Rest, Step, Take, Taken, Ticket, finishing,
+    Batch, Change, Engine, EngineError, Extend, Extended, Finish, Finished, LineStep, Loaded, Missing, Moved,
+    Plain, Probed, Reply, Rest, Step, Stood, Take, Taken, Ticket, finishing,
 };
 use crate::domain::account::Account;
 use crate::domain::charge::{AccountKey, Charge, TenantRef};
 use crate::domain::hold::{Hold, Stage};
 use crate::domain::ids::{HoldId, UserId};
-use crate::domain::plan::{Enforce, Scope};
-use crate::domain::step::{self, Ask, Projections, Shortfalls, Standings, Verdict};
+use crate::domain::step::{self, Projections, Verdict};
 use crate::domain::time::Millis;
 
 const SHARDS: usize = 256;
@@ -35,6 +36,7 @@ pub struct MemoryEngine {
     hasher: ahash::RandomState,
     owners: Vec<Mutex<AsIsMap<HoldId, Arc<Entry>>>>,
     pub(super) outbox: Outbox,
+    lines: Lines,
     sweeps: AtomicU32,
     /// More accounts than this are not kept once they are idle.
     max_accounts: usize,
@@ -50,6 +52,7 @@ impl MemoryEngine {
             owners: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher,
             outbox: Outbox::default(),
+            lines: Lines::default(),
             sweeps: AtomicU32::new(0),
             max_accounts,
             known: AtomicUsize::new(0),
@@ -149,7 +152,11 @@ impl MemoryEngine {
             if let Some(hold) = known {
                 return Ok(Taken::Known(hold));
             }
-            let verdict = step::take(&accounts(guards), &super::scopes(&take.accounts), &take.ask, now);
+            let (seen, scopes) = (accounts(guards), super::scopes(&take.accounts));
+            let verdict = step::take(&seen, &scopes, &take.ask, now);
+            let ahead = self.lines.ahead(take, now);
+            let (verdict, at_best_ms) = lines::behind(take, verdict, &seen, &ahead, now);
+            drop(seen);
             let (output, is_final, receipts, projections, standings, shortfalls) = match verdict {
                 Verdict::Refused { mut shortfalls, standings } => {
                     if !take.dry_run && !take.quiet {
@@ -157,7 +164,7 @@ impl MemoryEngine {
                         spread_pool_waits(guards, take, &mut shortfalls, now);
                     }
                     let ticket = rests_on_unrecorded(pins, guards).then(|| self.queue_barrier());
-                    return Ok(Taken::Refused { shortfalls, standings, ticket });
+                    return Ok(Taken::Refused { shortfalls, standings, at_best_ms, ticket });
                 }
                 Verdict::Fits { output, is_final, receipts, projections, standings, shortfalls } => {
                     (output, is_final, receipts, projections, standings, shortfalls)
@@ -181,6 +188,7 @@ impl MemoryEngine {
             accept(guards, projections);
             self.open(pins, guards, &hold, digest, now);
             let ticket = self.record(pins, guards, None, Some(&hold))?;
+            self.lines.admitted(take);
             Ok(Taken::Hold { hold, standings, shortfalls, ticket })
         })
     }
@@ -311,37 +319,6 @@ fn accept(guards: &mut Guards<'_>, projections: Projections) {
     }
 }
 
-/// Whether one of the accounts may have a change that is not on record: queued
-/// changes hold on to their accounts, as do the shard, this operation and the
-/// owners of open holds. Others at work on them only make it wait in vain.
-fn rests_on_unrecorded(pins: &Pins, guards: &Guards<'_>) -> bool {
-    pins.0.iter().zip(guards).any(|(entry, state)| Arc::strong_count(entry) > 2 + state.holds.len())
-}
-
-/// See [`Promises`].
-fn spread_pool_waits(guards: &mut Guards<'_>, take: &Take, shortfalls: &mut Shortfalls, now: Millis) {
-    let pool = take.accounts.iter().position(|key| key.scope == Scope::Pool);
-    let Some(pool) = pool.filter(|pool| {
-        shortfalls.iter().any(|short| usize::from(take.ask.charges[short.charge].account) == *pool)
-    }) else {
-        return;
-    };
-    let promises = guards[pool].promises.get_or_insert_default();
-    promises.spread(pool as u8, &take.accounts[0].owner, &take.ask.charges, shortfalls, now);
-}
-
-/// A shadow limit counts refused checks too; that is a tally for people and
-/// no part of any decision.
-fn count_shadow_refusals(guards: &mut Guards<'_>, ask: &Ask, standings: &Standings) {
-    let shadows = ask.charges.iter().zip(standings);
-    for (charge, shown) in shadows.filter(|(charge, _)| charge.asked && charge.enforce == Enforce::Shadow) {
-        let room = shown.standing.remaining().saturating_sub(charge.keep);
-        if charge.demand.amount(ask.output_min) > room {
-            guards[usize::from(charge.account)].account.count_would_refuse(charge.cell);
-        }
-    }
-}
-
 impl Engine for MemoryEngine {
     fn take<'a>(&'a self, take: &'a Take, now: Millis) -> Reply<'a, Taken> {
         std::future::ready(self.take_now(take, now)).boxed()
@@ -380,6 +357,10 @@ impl Engine for MemoryEngine {
     ) -> Plain<'a, Vec<Option<Probed>>> {
         let probed = accounts.iter().enumerate().map(|(index, key)| self.probe_one(index, key, charges, now));
         std::future::ready(Ok(probed.collect())).boxed()
+    }
+
+    fn stand<'a>(&'a self, pool: &'a AccountKey, step: &'a LineStep) -> Plain<'a, Stood> {
+        std::future::ready(Ok(self.lines.step(pool, step))).boxed()
     }
 
     fn hold(&self, tenant: TenantRef, id: HoldId) -> Plain<'_, Option<Arc<Hold>>> {

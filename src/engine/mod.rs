@@ -2,12 +2,14 @@
 
 mod entry;
 mod finishing;
+mod lines;
 mod looking;
 mod memory;
 mod moving;
 mod outbox;
 mod promises;
 pub mod redis;
+mod refusing;
 
 use std::sync::Arc;
 
@@ -20,6 +22,7 @@ use crate::domain::account::Account;
 use crate::domain::charge::{AccountKey, Charge, Demand, TenantRef};
 use crate::domain::hold::{FinishedBy, Hold, ReleaseReason, RequestMark, Settlement};
 use crate::domain::ids::{HoldId, UserId};
+use crate::domain::line::{Place, Turn, Waiter};
 use crate::domain::plan::Scope;
 use crate::domain::slot::{Fence, Position, Slot};
 use crate::domain::step::{Ask, Probe, Shortfalls, Standings};
@@ -113,6 +116,8 @@ pub trait Engine: Send + Sync + 'static {
     /// A hold that is not finished on record yet, if its account is known; it
     /// may be one that is, for a while.
     fn hold(&self, tenant: TenantRef, id: HoldId) -> Plain<'_, Option<Arc<Hold>>>;
+    /// Stands in a pool's line, leaves it, or shows that a node is there.
+    fn stand<'a>(&'a self, pool: &'a AccountKey, step: &'a LineStep) -> Plain<'a, Stood>;
     /// The hold that a request id of this user stands for.
     fn request<'a>(&'a self, user: &'a AccountKey, digest: u64, now: Millis) -> Reply<'a, Option<HoldId>>;
     /// Hands over what the ledger has of the missing accounts, in the order of
@@ -298,6 +303,9 @@ pub struct Take {
     /// A refusal leaves no trace in tallies and promised waits: whoever asks
     /// tries another way first.
     pub quiet: bool,
+    /// Where it stands among those who wait for its pool; `None`: it asks
+    /// nobody.
+    pub place: Option<Place>,
 }
 
 #[allow(clippy::large_enum_variant, reason = "taken apart at once, never kept")]
@@ -314,11 +322,38 @@ pub enum Taken {
     Refused {
         shortfalls: Shortfalls,
         standings: Standings,
+        /// The wait for the pool at best, in ms.
+        at_best_ms: u64,
         /// There, if what the refusal rests on is not on record yet.
         ticket: Option<Ticket>,
     },
     /// The request id stands for a hold already.
     Known(HoldId),
+}
+
+/// What becomes of a pool's line. It is on no record and may be lost: whoever
+/// waits comes back.
+#[derive(Debug, Clone)]
+pub enum LineStep {
+    /// Stands in it, if fewer than `most` do.
+    Enter {
+        waiter: Waiter,
+        most: usize,
+    },
+    Leave(Turn),
+    /// A sign of life of a node: who waits at one that gives none is forgotten.
+    Keep {
+        node: u64,
+    },
+}
+
+/// A pool's line after a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stood {
+    /// `false`: the line is full.
+    pub stands: bool,
+    /// How many of the node wait, where it gave a sign of life.
+    pub of_node: usize,
 }
 
 /// The end of a hold.

@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::domain::account::Account;
 use crate::domain::cell::UNIT;
 use crate::domain::charge::{CellId, Charge, Figures};
 use crate::domain::decision::Remedy;
-use crate::domain::step::Shortfall;
+use crate::domain::step::{self, Shortfall};
 use crate::domain::time::Millis;
 
 /// Callers remembered per pool; those beyond are told the last moment.
@@ -29,11 +30,13 @@ struct Promise {
 }
 
 impl Promises {
-    /// Moves the waits of `shortfalls` in buckets of account `pool` behind
-    /// those promised before. A caller who asks again keeps its place.
+    /// Moves the waits of `shortfalls` in buckets and rolling limits of account
+    /// `pool` behind those promised before. A caller who asks again keeps its
+    /// place.
     pub fn spread(
         &mut self,
         pool: u8,
+        account: &Account,
         user: &Arc<str>,
         charges: &[Charge],
         shortfalls: &mut SmallVec<[Shortfall; 4]>,
@@ -42,28 +45,45 @@ impl Promises {
         self.0.retain(|promise| promise.at > now);
         for short in shortfalls {
             let charge = &charges[short.charge];
-            let (Remedy::Wait { retry_after_ms }, Figures::Bucket { refill, .. }) =
-                (&mut short.remedy, charge.figures)
-            else {
+            let Remedy::Wait { retry_after_ms } = &mut short.remedy else { continue };
+            if charge.account != pool {
                 continue;
-            };
-            if charge.account == pool {
-                *retry_after_ms =
-                    self.place(charge.cell, user, short.requested, *retry_after_ms, refill, now);
             }
+            let (alone, amount) = (*retry_after_ms, short.requested);
+            let told = match charge.figures {
+                Figures::Bucket { refill, .. } => {
+                    let time_for = |before: u64| before.saturating_mul(UNIT as u64).div_ceil(refill.max(1));
+                    self.place(charge.cell, user, amount, alone, now, |before| {
+                        alone.saturating_add(time_for(before))
+                    })
+                }
+                Figures::Rolling { limit, window_ms } => {
+                    let window = window_ms.unsigned_abs();
+                    // Whole windows are as good as empty ones; of the rest it is known what leaves when.
+                    self.place(charge.cell, user, amount, alone, now, |before| {
+                        let (turns, rest) = (before / limit.max(1), before % limit.max(1));
+                        let wait =
+                            step::wait_for(account, charges, short.charge, amount.saturating_add(rest), now);
+                        let wait = wait.unwrap_or_else(|| alone.saturating_add(window));
+                        wait.max(alone).saturating_add(turns.saturating_mul(window))
+                    })
+                }
+                Figures::Window { .. } | Figures::Slots { .. } | Figures::Kept => continue,
+            };
+            *retry_after_ms = told;
         }
     }
 
     /// The wait of one caller: no earlier than `alone`, the wait if nobody
-    /// else was there.
+    /// else was there. `behind` is the wait behind an amount promised before.
     fn place(
         &mut self,
         cell: CellId,
         user: &Arc<str>,
         amount: u64,
         alone: u64,
-        refill: u64,
         now: Millis,
+        behind: impl FnOnce(u64) -> u64,
     ) -> u64 {
         let mine = |promise: &&Promise| promise.cell == cell && promise.user == *user;
         if let Some(known) = self.0.iter().find(mine) {
@@ -71,8 +91,7 @@ impl Promises {
         }
         let before: u64 =
             self.0.iter().filter(|promise| promise.cell == cell).map(|promise| promise.amount).sum();
-        let behind = before.saturating_mul(UNIT as u64).div_ceil(refill.max(1));
-        let wait = alone.saturating_add(behind);
+        let wait = if before == 0 { alone } else { behind(before) };
         if self.0.len() < REMEMBERED {
             let at = now.plus_ms(i64::try_from(wait).unwrap_or(i64::MAX));
             self.0.push(Promise { cell, user: Arc::clone(user), amount, at });
@@ -88,7 +107,7 @@ mod tests {
     fn place(promises: &mut Promises, user: &str, now: i64) -> u64 {
         // Ten tokens at 600 a minute: one second a caller.
         promises.0.retain(|promise| promise.at > Millis(now));
-        promises.place(CellId(1), &user.into(), 10, 1_000, 600, Millis(now))
+        promises.place(CellId(1), &user.into(), 10, 1_000, Millis(now), |before| 1_000 + before * 100)
     }
 
     #[test]

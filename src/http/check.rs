@@ -52,7 +52,10 @@ pub async fn check(mut call: Call) -> Answer {
     let command = body::document(&body, |fields| read_check(fields, key.as_ref(), false))?;
     let tenant = call.tenant()?;
     let counted = Counted::new(&command, &call.state.metrics);
-    let decided = call.service().check(tenant, command).await?;
+    let decided = match command.wait_ms {
+        0 => call.service().check(tenant, command).await?,
+        _ => super::waiting::check(&call, tenant, command).await?,
+    };
     decision(decided, tenant, counted)
 }
 
@@ -90,8 +93,7 @@ fn read_check(fields: &mut Reader<'_, '_>, key: Option<&RequestId>, in_batch: bo
     if in_batch && fields.has("wait_ms") {
         fields.fault("wait_ms", "is not allowed in a batch");
     }
-    // Nothing queues yet: every wait is one of 0.
-    fields.optional("wait_ms").number(0..=MAX_WAIT_MS);
+    let wait_ms = fields.optional("wait_ms").number(0..=MAX_WAIT_MS).unwrap_or(0);
     let dry_run = fields.optional("dry_run").flag().unwrap_or(false);
     let amounts = read_amounts(fields);
     let their_decision = fields.optional("their_decision").parsed(Label::parse);
@@ -114,6 +116,8 @@ fn read_check(fields: &mut Reader<'_, '_>, key: Option<&RequestId>, in_batch: bo
         max_output_tokens,
         min_output_tokens,
         lease_seconds,
+        // A dry run waits for nothing.
+        wait_ms: if dry_run { 0 } else { wait_ms },
         dry_run,
         amounts,
         their_decision,

@@ -45,6 +45,31 @@ pub enum Decided {
     WouldRefuse(Kind),
 }
 
+/// How long a call may wait is bounded.
+const WAITS: [f64; 10] = [0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WaitLabels {
+    lane: &'static str,
+    outcome: &'static str,
+}
+
+/// What became of a check that waited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waiting {
+    Admitted,
+    /// By something that waiting does not help against.
+    Refused,
+    TimedOut,
+    /// It found no place in the line.
+    Full,
+    HungUp,
+}
+
+fn lane(bulk: bool) -> &'static str {
+    if bulk { "bulk" } else { "interactive" }
+}
+
 /// Our decision (also where it is not enforced) and another limiter's:
 /// `allow` or `refuse`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -78,6 +103,7 @@ pub struct Metrics {
     decisions: Family<DecisionLabels, Counter>,
     allowed: Counter,
     compared: Family<ComparedLabels, Counter>,
+    waits: Family<WaitLabels, Histogram, fn() -> Histogram>,
     orphan_holds: Counter,
     usage_implausible: Counter,
     in_flight: Gauge,
@@ -97,6 +123,7 @@ impl Metrics {
         let allow = DecisionLabels { code: "allow", decision: "allow" };
         let allowed = decisions.get_or_create(&allow).clone();
         let compared = Family::<ComparedLabels, Counter>::default();
+        let waits = Family::new_with_constructor((|| Histogram::new(WAITS)) as fn() -> Histogram);
         let orphan_holds = Counter::default();
         let usage_implausible = Counter::default();
         let in_flight = Gauge::default();
@@ -123,6 +150,11 @@ impl Metrics {
             compared.clone(),
         );
         registry.register(
+            "queue_wait_seconds",
+            "Time that checks waited for a pool or a slot, by lane and outcome",
+            waits.clone(),
+        );
+        registry.register(
             "orphan_holds",
             "Calls for a hold that the tenant does not have",
             orphan_holds.clone(),
@@ -138,6 +170,7 @@ impl Metrics {
             decisions,
             allowed,
             compared,
+            waits,
             orphan_holds,
             usage_implausible,
             in_flight,
@@ -176,6 +209,18 @@ impl Metrics {
     /// A check was decided that another limiter decided, too.
     pub fn compared(&self, we_allow: bool, they_allow: bool) {
         self.compared.get_or_create(&ComparedLabels::new(we_allow, they_allow)).inc();
+    }
+
+    /// A check that waited has its answer, or nobody to hear it.
+    pub fn waited(&self, bulk: bool, outcome: Waiting, waited: Duration) {
+        let outcome = match outcome {
+            Waiting::Admitted => "admitted",
+            Waiting::Refused => "refused",
+            Waiting::TimedOut => "timed_out",
+            Waiting::Full => "full",
+            Waiting::HungUp => "hung_up",
+        };
+        self.waits.get_or_create(&WaitLabels { lane: lane(bulk), outcome }).observe(waited.as_secs_f64());
     }
 
     pub fn orphan_hold(&self) {
@@ -220,6 +265,13 @@ impl Collector for OfService {
         let outage = &self.0.outage;
         let help = "Refusals counted by code alone, since too many users were refused at once";
         encode_counter(&mut encoder, "refusals_uncounted", help, self.0.tallies.uncounted())?;
+        let (interactive, bulk) = self.0.rooms.depth();
+        let help = "Checks that wait for a pool or a slot on this node, by lane";
+        let kind = ConstGauge::new(0i64).metric_type();
+        let mut by_lane = encoder.encode_descriptor("queue_depth", help, None, kind)?;
+        for (is_bulk, depth) in [(false, interactive), (true, bulk)] {
+            ConstGauge::new(depth as i64).encode(by_lane.encode_family(&[("lane", lane(is_bulk))])?)?;
+        }
         let lag = self.0.lag();
         let changes = ConstGauge::new(lag.changes as i64);
         let help = "Changes that Redis has and Postgres has not, as far as this node knows";

@@ -23,6 +23,7 @@ mod schema;
 mod span;
 mod usage;
 mod views;
+mod waiting;
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -97,6 +98,7 @@ pub fn serve(listener: TcpListener, state: State) -> std::io::Result<Server> {
     let state = Data::new(state);
     let app = move || App::new().configure(|config| configure(config, state.clone()));
     let server = HttpServer::new(app)
+        .on_connect(waiting::connected)
         .workers(settings.workers)
         .client_request_timeout(settings.header_timeout)
         .keep_alive(settings.keep_alive)

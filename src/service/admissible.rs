@@ -6,6 +6,7 @@ use super::candidates::Candidate;
 use super::charging::Subject;
 use super::shadow::believable;
 use super::subject::Party;
+use super::waiting::Standing;
 use super::{Catalog, CheckCommand, ServiceError, Tenant, WouldRefuse};
 use crate::domain::decision::{Code, Refusal};
 use crate::domain::hold::{Hold, RequestMark};
@@ -21,6 +22,8 @@ pub(super) struct Who<'a> {
     /// Under which name the account is.
     pub account: &'a UserId,
     pub dry_run: bool,
+    /// Of a check that may wait.
+    pub turn: Option<Standing>,
 }
 
 /// A check with what holds for its user now.

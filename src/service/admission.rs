@@ -9,6 +9,7 @@ use super::candidates::{Attempt, Attempts};
 use super::charging::{Call, Charging};
 use super::erasing::LOOKS;
 use super::outage::Operation;
+use super::waiting::{Standing, Waits};
 use super::{Allowed, CheckCommand, CheckReply, Service, ServiceError, Tenant, Unrecorded};
 use crate::domain::charge::AccountKey;
 use crate::domain::decision::{self, Code, Refusal};
@@ -19,7 +20,23 @@ use crate::domain::price::Prices;
 use crate::domain::step::{Shortfall, Shown};
 use crate::engine::Taken;
 
-type Decided = Result<(CheckReply, Unrecorded), ServiceError>;
+/// A check as it is decided.
+pub(super) struct Decision {
+    pub reply: CheckReply,
+    ticket: Unrecorded,
+    /// What a refused check that may wait can wait for.
+    pub waits: Option<Box<Waits>>,
+    /// Under which name the account is, if not under the user's own.
+    account: Option<UserId>,
+}
+
+type Decided = Result<Decision, ServiceError>;
+
+impl From<(CheckReply, Unrecorded)> for Decision {
+    fn from((reply, ticket): (CheckReply, Unrecorded)) -> Self {
+        Self { reply, ticket, waits: None, account: None }
+    }
+}
 
 impl Service {
     /// Decides a check; what it takes is on record when this returns.
@@ -53,7 +70,7 @@ impl Service {
         decided: Decided,
     ) -> Result<CheckReply, ServiceError> {
         let told = match decided {
-            Ok((reply, ticket)) => match (self.recorded(ticket).await, reply) {
+            Ok(Decision { reply, ticket, .. }) => match (self.recorded(ticket).await, reply) {
                 (Ok(()), reply) => Ok(reply),
                 (Err(error), CheckReply::Allowed(allowed)) => self.admit_alone(tenant, allowed, error).await,
                 (Err(error), CheckReply::Refused(_)) => Err(error),
@@ -65,44 +82,62 @@ impl Service {
 
     /// Decides, and counts a refusal and what another limiter decided.
     async fn decide(&self, tenant: &Tenant, command: &CheckCommand) -> Decided {
-        let (decided, account) = self.judge_for(tenant, command).await?;
-        if command.dry_run {
-            return Ok(decided);
-        }
-        if let CheckReply::Refused(refusal) = &decided.0 {
-            let user = account.as_ref().unwrap_or(&command.user);
-            self.tallies.refused(tenant, user, refusal, tenant.now());
-        }
-        if let (Some(ours), Some(theirs)) = (decided.0.decided(), &command.their_decision) {
-            self.tallies.compared(tenant, ours, theirs.as_str(), tenant.now());
-        }
-        Ok(decided)
+        let decision = self.judge_for(tenant, command, None).await?;
+        self.count(tenant, command, &decision);
+        Ok(decision)
     }
 
-    /// Decides for whoever the user is now, and names the account if it is not
-    /// under the user's own id.
-    async fn judge_for(
+    fn count(&self, tenant: &Tenant, command: &CheckCommand, decision: &Decision) {
+        if command.dry_run {
+            return;
+        }
+        if let CheckReply::Refused(refusal) = &decision.reply {
+            let user = decision.account.as_ref().unwrap_or(&command.user);
+            self.tallies.refused(tenant, user, refusal, tenant.now());
+        }
+        if let (Some(ours), Some(theirs)) = (decision.reply.decided(), &command.their_decision) {
+            self.tallies.compared(tenant, ours, theirs.as_str(), tenant.now());
+        }
+    }
+
+    /// Counts a decision and waits until it is on record.
+    pub(super) async fn told(
         &self,
         tenant: &Tenant,
         command: &CheckCommand,
-    ) -> Result<((CheckReply, Unrecorded), Option<UserId>), ServiceError> {
+        decision: Decision,
+    ) -> Result<CheckReply, ServiceError> {
+        self.count(tenant, command, &decision);
+        self.on_record_or_alone(tenant, Ok(decision)).await
+    }
+
+    /// Decides for whoever the user is now. `turn` is that of a check that may
+    /// wait.
+    pub(super) async fn judge_for(
+        &self,
+        tenant: &Tenant,
+        command: &CheckCommand,
+        turn: Option<Standing>,
+    ) -> Decided {
         for _ in 0..LOOKS {
             let party = self.party(tenant, &command.user).await?;
             let decided = match party.profile.alias() {
                 None if party.profile.is_erased() => {
                     let refusal = Refusal::plain(Code::UnknownUser);
-                    Ok((CheckReply::Refused(refusal), Unrecorded(None)))
+                    Ok((CheckReply::Refused(refusal), Unrecorded(None)).into())
                 }
                 None => {
-                    let who = Who { party: &party, account: &command.user, dry_run: command.dry_run };
+                    let who = Who { party: &party, account: &command.user, dry_run: command.dry_run, turn };
                     self.judge(tenant, command, &who).await
                 }
                 Some(pseudonym) => {
-                    let who = Who { party: &party, account: pseudonym, dry_run: true };
+                    let who = Who { party: &party, account: pseudonym, dry_run: true, turn };
                     match self.judge_erased(tenant, command, &who).await {
                         // The next look finds the user as they were.
                         Ok(None) => continue,
-                        Ok(Some(decided)) => return Ok((decided, Some(pseudonym.clone()))),
+                        Ok(Some(decision)) => {
+                            return Ok(Decision { account: Some(pseudonym.clone()), ..decision });
+                        }
                         Err(error) => Err(error),
                     }
                 }
@@ -110,7 +145,7 @@ impl Service {
             match decided {
                 Err(ServiceError::Moved) => self.look_again(tenant, &command.user).await?,
                 Err(ServiceError::ClockOff) => {}
-                decided => return Ok((decided?, None)),
+                decided => return decided,
             }
         }
         Err(ServiceError::Overloaded)
@@ -123,7 +158,7 @@ impl Service {
         tenant: &Tenant,
         command: &CheckCommand,
         who: &Who<'_>,
-    ) -> Result<Option<(CheckReply, Unrecorded)>, ServiceError> {
+    ) -> Result<Option<Decision>, ServiceError> {
         let request = command.request_id.as_ref().filter(|_| !command.dry_run);
         let is_repeated = match request {
             Some(request) => self.hold_of_request(tenant, who.account, request.digest()).await?.is_some(),
@@ -131,7 +166,7 @@ impl Service {
         };
         if !is_repeated {
             let decided = self.judge(tenant, command, who).await?;
-            if command.dry_run || matches!(decided.0, CheckReply::Refused(_)) {
+            if command.dry_run || matches!(decided.reply, CheckReply::Refused(_)) {
                 return Ok(Some(decided));
             }
         }
@@ -149,7 +184,7 @@ impl Service {
         let subject = subject.as_ref();
         let context = Context { tenant, catalog: &catalog, who, subject, command, taking, now };
         if let Some(reply) = self.admitted_alone(tenant, command, mark.as_ref())? {
-            return Ok((context.with_choice(reply, 0, Vec::new()), Unrecorded(None)));
+            return Ok((context.with_choice(reply, 0, Vec::new()), Unrecorded(None)).into());
         }
         let admissible = match context.admissible()? {
             Ok(admissible) => admissible,
@@ -158,12 +193,12 @@ impl Service {
                 let known = self.known_request(&context, mark.as_ref()).await?;
                 return match known {
                     Some(hold) => {
-                        let (reply, ticket) = self.replay(&context, hold, mark).await?;
-                        Ok((context.with_choice(reply, 0, Vec::new()), ticket))
+                        let Decision { reply, ticket, .. } = self.replay(&context, hold, mark).await?;
+                        Ok((context.with_choice(reply, 0, Vec::new()), ticket).into())
                     }
                     None => {
                         let refusal = self.with_standings(&context, refusal).await?;
-                        Ok((CheckReply::Refused(refusal), Unrecorded(None)))
+                        Ok((CheckReply::Refused(refusal), Unrecorded(None)).into())
                     }
                 };
             }
@@ -176,13 +211,14 @@ impl Service {
                 let asked =
                     Allowed::as_asked(take, admissible.subject.version(), admissible.would_refuse, now);
                 let reply = self.admit_alone(tenant, asked, error).await?;
-                return Ok((context.with_choice(reply, 0, Vec::new()), Unrecorded(None)));
+                return Ok((context.with_choice(reply, 0, Vec::new()), Unrecorded(None)).into());
             }
             chosen => chosen?,
         };
         let attempt = &attempts[chosen.index];
-        let (reply, ticket) = self.answer(&context, &admissible, attempt, chosen.taken, mark).await?;
-        Ok((context.with_choice(reply, chosen.index, chosen.because), ticket))
+        let decision = self.answer(&context, &admissible, attempt, chosen.taken, mark).await?;
+        let reply = context.with_choice(decision.reply, chosen.index, chosen.because);
+        Ok(Decision { reply, ..decision })
     }
 
     async fn answer(
@@ -215,19 +251,24 @@ impl Service {
             Taken::Hold { hold, standings, shortfalls, ticket } => {
                 let granted = hold.granted;
                 let reply = CheckReply::Allowed(allowed(Some(hold), granted, &standings, &shortfalls));
-                Ok((reply, Unrecorded(Some(ticket))))
+                Ok((reply, Unrecorded(Some(ticket))).into())
             }
             Taken::Fits { draft, standings, shortfalls } => {
                 let reply = allowed(None, draft.granted, &standings, &shortfalls);
-                Ok((CheckReply::Allowed(reply), Unrecorded(None)))
+                Ok((CheckReply::Allowed(reply), Unrecorded(None)).into())
             }
-            Taken::Refused { shortfalls, standings, ticket } => {
+            Taken::Refused { shortfalls, standings, at_best_ms, ticket } => {
                 // What limits under shadow would have refused is counted.
                 if charging.limits.iter().any(|limit| limit.enforce == Enforce::Shadow) {
                     self.registry.watchers.accounts_changed(charging.accounts.iter());
                 }
                 let refusal = charging.refusal(&shortfalls, &standings, context.now);
-                Ok((CheckReply::Refused(refusal), Unrecorded(ticket)))
+                let decision = Decision::from((CheckReply::Refused(refusal), Unrecorded(ticket)));
+                let waits = context
+                    .who
+                    .turn
+                    .and_then(|standing| attempt.waits(standing.turn, &shortfalls, at_best_ms));
+                Ok(Decision { waits, ..decision })
             }
             Taken::Known(id) => match self.find_hold(context.tenant, id).await? {
                 Some(hold) => self.replay(context, hold, mark).await,
@@ -286,11 +327,11 @@ impl Service {
     async fn replay(&self, context: &Context<'_, '_>, hold: Arc<Hold>, mark: Option<RequestMark>) -> Decided {
         let ticket = Unrecorded(Some(self.barrier(context.tenant)));
         if hold.request != mark {
-            return Ok((CheckReply::Refused(Refusal::plain(Code::RequestIdReused)), ticket));
+            return Ok((CheckReply::Refused(Refusal::plain(Code::RequestIdReused)), ticket).into());
         }
         if hold.is_finished() {
             let refusal = Refusal { hold: Some(hold), ..Refusal::plain(Code::AlreadyFinished) };
-            return Ok((CheckReply::Refused(refusal), ticket));
+            return Ok((CheckReply::Refused(refusal), ticket).into());
         }
         let limits = self.rows_of(context.tenant, &hold, context.now).await?;
         let allowed = Allowed {
@@ -305,7 +346,7 @@ impl Service {
             choice: None,
             hold: Some(hold),
         };
-        Ok((CheckReply::Allowed(allowed), ticket))
+        Ok((CheckReply::Allowed(allowed), ticket).into())
     }
 }
 

@@ -7,12 +7,15 @@ use smallvec::{SmallVec, smallvec};
 
 use super::admissible::{Admissible, Context};
 use super::charging::{Call, Charging};
+use super::waiting::Waits;
 use super::{CheckReply, Choice, Service, ServiceError, WouldRefuse};
 use crate::domain::decision::{Refusal, Remedy};
 use crate::domain::hold::RequestMark;
 use crate::domain::ids::Name;
+use crate::domain::line::{NO_TICKET, Place, Turn, size_class};
+use crate::domain::plan::Scope;
 use crate::domain::price::Prices;
-use crate::domain::step::Ask;
+use crate::domain::step::{Ask, Shortfall};
 use crate::domain::taking::Taking;
 use crate::engine::{Take, Taken};
 
@@ -31,6 +34,8 @@ pub(super) struct Candidate {
 pub(super) struct Attempt<'a> {
     pub charging: Charging<'a>,
     pub take: Take,
+    /// Those who may wait for its pool.
+    max_queue: u64,
 }
 
 pub(super) type Attempts<'a> = SmallVec<[Attempt<'a>; 1]>;
@@ -93,13 +98,15 @@ impl<'a, 's> Context<'a, 's> {
         let mut call = Call {
             model: candidate.model.as_ref().map(Name::as_str),
             feature: command.feature.as_ref().map(|feature| feature.as_str()),
-            bulk: command.bulk,
+            // Once its turn has come, it is one of all.
+            bulk: command.bulk && self.who.turn.is_none_or(|standing| standing.turn.rank > self.now),
             input_tokens: admissible.input_tokens,
             prices: candidate.prices,
             amounts: &mut amounts,
         };
         let pool = admissible.subject.catalog.pool_for(call.model);
         let charging = admissible.subject.charges(&mut call, pool.map(|pool| &**pool), None);
+        let max_queue = pool.map_or(0, |pool| pool.pool.max_queue);
         let pool = pool.map(|pool| pool.pool.id.clone());
         let take = Take {
             accounts: charging.accounts.clone(),
@@ -114,9 +121,25 @@ impl<'a, 's> Context<'a, 's> {
             lease_ms: i64::from(candidate.lease_seconds) * 1000,
             max_hold_ms: i64::from(settings.max_hold_seconds) * 1000,
             dry_run: self.who.dry_run,
-            quiet: false,
+            quiet: self.who.turn.is_some(),
+            place: self.place(&charging, admissible.output_min),
         };
-        Attempt { charging, take }
+        Attempt { charging, take, max_queue }
+    }
+
+    /// Where the check stands among those who wait for its pool, if it has one.
+    fn place(&self, charging: &Charging<'_>, least: u64) -> Option<Place> {
+        charging.accounts.last().filter(|key| key.scope == Scope::Pool)?;
+        let bulk = self.command.bulk;
+        Some(Place {
+            turn: self
+                .who
+                .turn
+                .map_or_else(|| Turn::new(self.now, bulk, None, NO_TICKET, 0), |standing| standing.turn),
+            class: size_class(&charging.charges, &charging.accounts, least),
+            bulk,
+            stands: self.who.turn.is_some_and(|standing| standing.stands),
+        })
     }
 
     /// Tells which of the models serves, where there was a choice.
@@ -133,6 +156,14 @@ impl<'a, 's> Context<'a, 's> {
             });
         }
         reply
+    }
+}
+
+impl Attempt<'_> {
+    /// What it can wait for, once it is refused.
+    pub fn waits(&self, turn: Turn, shortfalls: &[Shortfall], at_best_ms: u64) -> Option<Box<Waits>> {
+        let waits = Waits::new(&self.charging, &self.take, turn, shortfalls, at_best_ms, self.max_queue);
+        waits.map(Box::new)
     }
 }
 
@@ -182,7 +213,7 @@ impl Service {
             }
         }
         let soonest = (0..refusals.len()).min_by_key(|index| how_soon(&refusals[*index])).unwrap_or(0);
-        attempts[soonest].take.quiet = false;
+        attempts[soonest].take.quiet = context.who.turn.is_some();
         let taken = self.attempt(context, &attempts[soonest]).await?;
         refusals.truncate(soonest);
         Ok(Chosen { index: soonest, taken, because: because(refusals) })

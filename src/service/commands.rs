@@ -25,6 +25,8 @@ pub struct CheckCommand {
     pub max_output_tokens: Option<u64>,
     pub min_output_tokens: Option<u64>,
     pub lease_seconds: Option<u32>,
+    /// How long it may wait for a pool, or for a slot.
+    pub wait_ms: u32,
     pub dry_run: bool,
     pub amounts: Vec<(Label, u64)>,
     /// What another limiter decided: [`THEY_ALLOW`], else why it refused.

@@ -194,6 +194,9 @@ impl Service {
                 outcome => Some(outcome?),
             };
             if let Some(outcome) = outcome {
+                if let engine::Finished::Done { hold, .. } = &outcome {
+                    self.rooms.given_back(hold);
+                }
                 let rows = match &outcome {
                     engine::Finished::Done { standings, .. } => charging.rows(standings),
                     _ => Vec::new(),

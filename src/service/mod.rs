@@ -57,6 +57,7 @@ mod token;
 mod touching;
 mod usage;
 pub mod users;
+pub mod waiting;
 mod watch;
 pub mod watchers;
 mod writer;
@@ -102,6 +103,8 @@ pub struct Service {
     /// Changes came on record, by whomever.
     drained: tokio::sync::Notify,
     news: news::News,
+    /// Where checks of this node wait.
+    pub rooms: waiting::Rooms,
     /// A tenant was deleted.
     purge_due: tokio::sync::Notify,
 }
@@ -131,6 +134,7 @@ impl Service {
             stopping: AtomicBool::new(false),
             drained: tokio::sync::Notify::new(),
             news: news::News::default(),
+            rooms: waiting::Rooms::default(),
             purge_due: tokio::sync::Notify::new(),
         })
     }

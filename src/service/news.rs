@@ -166,7 +166,7 @@ impl Service {
         loop {
             tokio::time::sleep(LOOKS_APART).await;
             let is_due = said.is_none_or(|said| said.elapsed() >= WATCHING_EVERY);
-            if self.registry.watchers.nobody() {
+            if self.registry.watchers.nobody() && self.rooms.nobody() {
                 said = None;
             } else if is_due {
                 said = Some(Instant::now());
@@ -189,10 +189,15 @@ impl Service {
         match *kind {
             WRITTEN => self.registry.look_now(),
             WATCHING => self.news.watched(),
-            CHANGED if rest.is_empty() => self.registry.watchers.everything_changed(),
+            CHANGED if rest.is_empty() => {
+                self.registry.watchers.everything_changed();
+                self.rooms.ring_those(|_| true);
+            }
             CHANGED => {
                 let buckets = rest.as_chunks::<2>().0.iter().map(|bytes| Bucket(u16::from_le_bytes(*bytes)));
-                self.registry.watchers.owners_changed(&buckets.collect());
+                let buckets = buckets.collect();
+                self.registry.watchers.owners_changed(&buckets);
+                self.rooms.ring_those(|key| buckets.contains(&Bucket::of(key.tenant, &key.owner)));
             }
             _ => {}
         }

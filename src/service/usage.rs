@@ -166,6 +166,7 @@ impl Service {
             max_hold_ms: 0,
             dry_run: false,
             quiet: false,
+            place: None,
         })
     }
 }

@@ -71,6 +71,7 @@ impl Application {
         let outage = dir.outage();
         let outage = Outage::open(&outage).with_context(|| format!("cannot read {}", outage.display()))?;
         let running = Running::start(data, deciding.engine, outage);
+        running.service.rooms.bound(config.http.max_waiting);
         // What a crash left half done is done before anybody asks.
         running.service.go_on_erasing().await;
         running.service.book_outage().await;

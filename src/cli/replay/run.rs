@@ -201,6 +201,7 @@ impl<'a> Replay<'a> {
             max_output_tokens: None,
             min_output_tokens: None,
             lease_seconds: None,
+            wait_ms: 0,
             dry_run: false,
             amounts: Vec::new(),
             their_decision: theirs.map(Label::parse).transpose()?,

@@ -170,6 +170,21 @@ impl Bucket {
         Some((future.reaches(target)?.0 - now.0).max(0) as u64)
     }
 
+    /// Milliseconds until `amount` tokens are there if all that is held came
+    /// back at once.
+    pub fn at_best_ms(&self, amount: u64) -> u64 {
+        let held = i128::from(self.held) * i128::from(UNIT);
+        let full = i128::from(self.capacity) * i128::from(UNIT);
+        let missing = i128::from(amount) * i128::from(UNIT) - (i128::from(self.level) + held).min(full);
+        match (missing > 0, self.refill) {
+            (false, _) => 0,
+            (true, 0) => u64::MAX,
+            (true, refill) => {
+                u64::try_from(missing.unsigned_abs().div_ceil(refill.into())).unwrap_or(u64::MAX)
+            }
+        }
+    }
+
     /// When it is full if nothing else happens than refill and the lease ends
     /// to come (ascending). `None`: never.
     pub fn at_rest(&self, ends: impl Iterator<Item = (Millis, u64)>) -> Option<Millis> {

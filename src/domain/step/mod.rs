@@ -2,6 +2,7 @@
 //! finish, lapse. Each looks at accounts and returns what they become; the
 //! engine puts all of it in place or nothing.
 
+mod behind;
 mod seen;
 
 #[cfg(test)]
@@ -18,6 +19,8 @@ use super::quantity::add_saturating;
 use super::taking::Taking;
 use super::time::Millis;
 use seen::{Seen, standings};
+
+pub use behind::behind;
 
 pub type Projections = SmallVec<[Projection; 2]>;
 pub type Standings = SmallVec<[Shown; 8]>;
@@ -184,6 +187,23 @@ pub fn probe(account: &Account, index: usize, charges: &[Charge], now: Millis) -
         .zip(charges.iter().enumerate().map(ask))
         .map(|(shown, remedy)| Probe { shown, remedy })
         .collect()
+}
+
+/// The wait until `amount` passes the limit of one charge by itself, if nothing
+/// else happens; `None`: nothing says when.
+pub fn wait_for(
+    account: &Account,
+    charges: &[Charge],
+    index: usize,
+    amount: u64,
+    now: Millis,
+) -> Option<u64> {
+    let projection = account.project(charges[index].account, charges, now);
+    let place = projection.place(index)?;
+    match Seen::new(&projection, place, &charges[index], now).remedy(account, place, amount, amount) {
+        Remedy::Wait { retry_after_ms } => Some(retry_after_ms),
+        _ => None,
+    }
 }
 
 /// What finishing turns the receipts' amounts into.

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::{Projections, Remedy, Shown, Standings};
 use crate::domain::account::{Account, Projection};
-use crate::domain::cell::{Bucket, Cell, Rolling, Slots, Standing, Window};
+use crate::domain::cell::{Bucket, Cell, Rolling, Slots, Standing, UNIT, Window};
 use crate::domain::charge::{Charge, FigureStep, Figures, Span};
 use crate::domain::quantity::add_saturating;
 use crate::domain::time::Millis;
@@ -109,6 +109,34 @@ impl<'a> Seen<'a> {
             }
             _ => never,
         }
+    }
+
+    /// The wait for `needed` if all that is held came back now.
+    pub fn at_best(&self, needed: u64) -> u64 {
+        let needed = needed.saturating_add(self.charge.keep);
+        match (self.cell, self.charge.figures) {
+            (Cell::Bucket(bucket), Figures::Bucket { capacity, refill, .. }) => {
+                bucket.seen_with(capacity, refill, self.now).at_best_ms(needed)
+            }
+            (Cell::Window(window), Figures::Window { span, .. }) if window.filling().held == 0 => {
+                let end = window.current(span).map_or(Millis::MAX, |(_, end)| end);
+                (end.0 - self.now.0).max(0) as u64
+            }
+            (Cell::Rolling(rolling), Figures::Rolling { limit, .. }) => {
+                rolling.wait_ms(needed, limit, self.now).unwrap_or(u64::MAX)
+            }
+            _ => 0,
+        }
+    }
+
+    /// How long the limit needs to let `amount` through, once it is used up.
+    pub fn time_for(&self, amount: u64) -> u64 {
+        let (amount, time, gives) = match self.charge.figures {
+            Figures::Bucket { refill, .. } => (amount, UNIT as u64, refill),
+            Figures::Rolling { limit, window_ms } => (amount, window_ms.unsigned_abs(), limit),
+            Figures::Window { .. } | Figures::Slots { .. } | Figures::Kept => return 0,
+        };
+        amount.saturating_mul(time).div_ceil(gives.max(1))
     }
 
     fn standing(&self) -> Standing {

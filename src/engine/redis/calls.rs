@@ -3,6 +3,7 @@
 use super::asking::{Charges, maybe};
 use super::bytes::{NONE, Writer};
 use super::keys::Keys;
+use super::line;
 use super::record;
 use super::state::{self, Occupies, occupies};
 use crate::domain::charge::{AccountKey, Charge, Span};
@@ -82,8 +83,12 @@ pub(super) fn take(keys: &Keys, head: Head, take: &Take) -> Call {
     };
     w.u8(taking).at(happened).u8(manner).u8(pool as u8).number(maybe(hold.finished_at()));
     w.u16(take.ask.charges.len());
-    Call::new(keys, head, hold.id, &take.accounts)
-        .with(w.0)
+    line::place(&mut w, take.place.as_ref());
+    let mut call = Call::new(keys, head, hold.id, &take.accounts);
+    if let (Some(_), Taking::Enforced, Some(pool)) = (take.place, take.ask.taking, take.pool()) {
+        call.keys.push(keys.line(pool));
+    }
+    call.with(w.0)
         .with(id(hold.id))
         .with(digest.unwrap_or_default())
         .with(if take.dry_run { Vec::new() } else { record::body(&hold) })

@@ -24,16 +24,15 @@ use super::state::Packed;
 use super::topology::Redis;
 use crate::domain::account::Account;
 use crate::domain::charge::{AccountKey, Charge, TenantRef};
-use crate::domain::hold::{Hold, Stage};
+use crate::domain::hold::Hold;
 use crate::domain::ids::{HoldId, UserId};
-use crate::domain::plan::Scope;
 use crate::domain::slot::{Position, Slot};
-use crate::domain::step::{self, Projections, Shortfalls, Verdict};
+use crate::domain::step::Projections;
 use crate::domain::time::Millis;
 use crate::engine::promises::Promises;
 use crate::engine::{
-    Answers, Batch, Engine, EngineError, Extend, Extended, Finish, Finished, Lag, Loaded, Missing, Moved,
-    Plain, Probed, Reply, Rest, Step, Take, Taken, Ticket,
+    Answers, Batch, Engine, EngineError, Extend, Extended, Finish, Finished, Lag, LineStep, Loaded, Missing,
+    Moved, Plain, Probed, Reply, Rest, Step, Stood, Take, Taken, Ticket,
 };
 
 /// Lease ends to come that a script answers at most.
@@ -68,7 +67,7 @@ pub struct RedisEngine {
     pub(super) options: Options,
     pub(super) views: Mutex<HashMap<TenantRef, View>>,
     pub(super) drains: Drains,
-    promises: Mutex<HashMap<AccountKey, Promises>>,
+    pub(super) promises: Mutex<HashMap<AccountKey, Promises>>,
 }
 
 /// A tenant's slot as this node last saw it.
@@ -206,92 +205,6 @@ impl RedisEngine {
         Missing { keys: keys.cloned().collect(), after: Some(after), pins: Default::default() }
     }
 
-    async fn take_now(&self, take: &Take, now: Millis) -> Result<Step<Taken>, EngineError> {
-        let place = self.place(take.draft.tenant)?;
-        let call = calls::take(&place.keys, self.head(&place, now), take);
-        let answer = self.ask(&place, &self.scripts.take, &call).await?;
-        Ok(Step::Done(match answer {
-            Answer::Missing { places, seq } => {
-                let keys = places.iter().filter_map(|index| take.accounts.get(*index));
-                return Ok(Step::Missing(self.missing(&place, keys, seq)));
-            }
-            Answer::Known(hold) => Taken::Known(hold),
-            Answer::Done(found) => self.taken(&place, take, found)?,
-            Answer::Refused(found) => self.refused(&place, take, found).await?,
-            Answer::Repeated(found) => {
-                let hold = Arc::new(Record::read(&found.record).map_err(unreadable)?.hold);
-                let standings = step::view(&refs(&found), &take.ask.charges, found.now);
-                let ticket = self.ticket(&place, found.seq);
-                Taken::Hold { hold, standings, shortfalls: Shortfalls::new(), ticket }
-            }
-            _ => return Err(EngineError::Unavailable),
-        }))
-    }
-
-    fn taken(&self, place: &Place, take: &Take, mut found: Found) -> Result<Taken, EngineError> {
-        let scopes = crate::engine::scopes(&take.accounts);
-        let verdict = step::take(&refs(&found), &scopes, &take.ask, found.now);
-        let Verdict::Fits { output, is_final, receipts, projections, standings, shortfalls } = verdict else {
-            return Err(differs("a check"));
-        };
-        let now = found.now;
-        let mut hold = take.draft.clone();
-        step::reserve(&mut hold, output, is_final, take.credits);
-        if take.dry_run {
-            let standings = step::view(&refs(&found), &take.ask.charges, now);
-            return Ok(Taken::Fits { draft: Box::new(hold), standings, shortfalls });
-        }
-        hold.receipts = receipts;
-        hold.created_at = now;
-        hold.lives_until = now.plus_ms(take.max_hold_ms);
-        hold.expires_at = now.plus_ms(take.lease_ms).min(hold.lives_until);
-        if !matches!(take.draft.stage, Stage::Held) {
-            hold.stage = take.draft.stage.clone();
-            hold.reserved = take.draft.reserved;
-        }
-        self.compare(&mut found, projections, &hold)?;
-        let ticket = self.ticket(place, found.seq);
-        Ok(Taken::Hold { hold: Arc::new(hold), standings, shortfalls, ticket })
-    }
-
-    async fn refused(&self, place: &Place, take: &Take, mut found: Found) -> Result<Taken, EngineError> {
-        let scopes = crate::engine::scopes(&take.accounts);
-        let verdict = step::take(&refs(&found), &scopes, &take.ask, found.now);
-        let Verdict::Refused { mut shortfalls, mut standings } = verdict else {
-            return Err(differs("a refusal"));
-        };
-        let accounts = shortfalls.iter().map(|short| take.ask.charges[short.charge].account);
-        if self.look_further(place, &take.accounts, accounts.collect(), &mut found).await? {
-            match step::take(&refs(&found), &scopes, &take.ask, found.now) {
-                Verdict::Refused { shortfalls: told, standings: shown } => {
-                    (shortfalls, standings) = (told, shown)
-                }
-                Verdict::Fits { .. } => return Err(differs("a refusal")),
-            }
-        }
-        if !take.dry_run && !take.quiet {
-            self.spread(take, &mut shortfalls, found.now);
-        }
-        let ticket = match self.options.answers {
-            Answers::ByEngine => None,
-            Answers::ByLedger => Some(self.ticket(place, found.seq)),
-        };
-        Ok(Taken::Refused { shortfalls, standings, ticket })
-    }
-
-    /// See [`Promises`].
-    fn spread(&self, take: &Take, shortfalls: &mut Shortfalls, now: Millis) {
-        let pool = take.accounts.iter().position(|key| key.scope == Scope::Pool);
-        let Some(pool) = pool.filter(|pool| {
-            shortfalls.iter().any(|short| usize::from(take.ask.charges[short.charge].account) == *pool)
-        }) else {
-            return;
-        };
-        let mut promises = self.promises.lock();
-        let promises = promises.entry(take.accounts[pool].clone()).or_default();
-        promises.spread(pool as u8, &take.accounts[0].owner, &take.ask.charges, shortfalls, now);
-    }
-
     async fn touch_now(
         &self,
         key: &AccountKey,
@@ -398,6 +311,10 @@ impl Engine for RedisEngine {
         now: Millis,
     ) -> Plain<'a, Vec<Option<Probed>>> {
         self.probe_now(accounts, charges, now).boxed()
+    }
+
+    fn stand<'a>(&'a self, pool: &'a AccountKey, step: &'a LineStep) -> Plain<'a, Stood> {
+        self.stand_now(pool, step).boxed()
     }
 
     fn hold(&self, tenant: TenantRef, id: HoldId) -> Plain<'_, Option<Arc<Hold>>> {

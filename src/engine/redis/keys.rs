@@ -72,6 +72,11 @@ impl Keys {
         format!("{}{}:q:{user}", self.slot, self.epoch)
     }
 
+    /// Who waits for a pool.
+    pub fn line(&self, pool: &AccountKey) -> String {
+        format!("{}{}:l:{}", self.slot, self.epoch, pool.owner)
+    }
+
     /// What is not on record yet.
     pub fn stream(&self) -> String {
         format!("{}{}:e", self.slot, self.epoch)

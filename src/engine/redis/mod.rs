@@ -13,6 +13,7 @@ mod engine;
 mod error;
 mod keeper;
 mod keys;
+mod line;
 mod map;
 mod reading;
 mod record;
@@ -23,6 +24,7 @@ mod slots;
 mod state;
 mod steps;
 mod subscription;
+mod taking;
 mod topology;
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ macro_rules! text {
     };
 }
 
-text!(TAKE, "", ["head", "begin", "cells", "commit", "take"]);
+text!(TAKE, "", ["head", "begin", "cells", "commit", "lines", "take"]);
 text!(FINISH, " flags=allow-oom", ["head", "begin", "cells", "commit", "receipts", "finish"]);
 text!(EXTEND, "", ["head", "begin", "cells", "commit", "receipts", "extend"]);
 text!(TOUCH, " flags=allow-oom", ["head", "begin", "cells", "commit", "touch"]);
@@ -19,6 +19,7 @@ text!(SLOTS, " flags=allow-oom", ["slots"]);
 text!(DRAINED, " flags=allow-oom", ["drained"]);
 text!(MOVE, " flags=allow-oom", ["head", "move"]);
 text!(REOPEN, " flags=allow-oom", ["reopen"]);
+text!(LINE, "", ["lines", "line"]);
 
 /// All of them, ready to be called.
 pub(super) struct Scripts {
@@ -31,6 +32,7 @@ pub(super) struct Scripts {
     pub drained: Script,
     pub moves: Script,
     pub reopen: Script,
+    pub line: Script,
 }
 
 impl Scripts {
@@ -45,6 +47,7 @@ impl Scripts {
             drained: Script::new(DRAINED),
             moves: Script::new(MOVE),
             reopen: Script::new(REOPEN),
+            line: Script::new(LINE),
         }
     }
 }

@@ -40,6 +40,8 @@ pub enum Kind {
     CreditRateExceeded,
     ConcurrencyExceeded,
     UpstreamCapacityExceeded,
+    QueueFull,
+    QueueTimeout,
     IngressRateExceeded,
     ChangedMeanwhile,
     AlreadyExists,
@@ -150,6 +152,10 @@ catalogue! {
         "As many calls as the plan allows are running. Settle or release one, or wait until a lease ends.";
     UpstreamCapacityExceeded "upstream_capacity_exceeded" 429 true "Upstream capacity exceeded"
         "The capacity shared by all users of this model is taken for the moment. Wait as `Retry-After` says.";
+    QueueFull "queue_full" 429 true "Queue full"
+        "As many calls wait for the capacity of this model as its pool lets wait (`max_queue`). Wait as `Retry-After` says.";
+    QueueTimeout "queue_timeout" 429 true "Queue timeout"
+        "The call waited as long as its `wait_ms` says, and there was no room. Nothing was taken; wait as `Retry-After` says, or give it more time.";
     IngressRateExceeded "ingress_rate_exceeded" 429 true "Ingress rate exceeded"
         "Your product calls this service more often than its own setting `requests_per_second` allows on one node. Nothing was decided; wait as `Retry-After` says.";
     ChangedMeanwhile "changed_meanwhile" 412 false "Changed meanwhile"
@@ -205,8 +211,14 @@ mod tests {
     fn only_rate_store_and_timeout_codes_are_retryable() {
         for entry in CATALOGUE {
             let waits = entry.code.ends_with("_rate_exceeded")
-                || ["concurrency_exceeded", "upstream_capacity_exceeded", "request_timeout"]
-                    .contains(&entry.code)
+                || [
+                    "concurrency_exceeded",
+                    "upstream_capacity_exceeded",
+                    "queue_full",
+                    "queue_timeout",
+                    "request_timeout",
+                ]
+                .contains(&entry.code)
                 || entry.status == 503;
             assert_eq!(entry.retryable, waits, "{}", entry.code);
         }

@@ -39,6 +39,8 @@ impl From<Code> for Kind {
             Code::CreditRateExceeded => Self::CreditRateExceeded,
             Code::ConcurrencyExceeded => Self::ConcurrencyExceeded,
             Code::UpstreamCapacityExceeded => Self::UpstreamCapacityExceeded,
+            Code::QueueFull => Self::QueueFull,
+            Code::QueueTimeout => Self::QueueTimeout,
         }
     }
 }

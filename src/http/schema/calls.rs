@@ -36,6 +36,8 @@ pub struct CheckRequest {
     pub min_output_tokens: Option<u64>,
     #[schema(example = 120, minimum = 1, maximum = 3600)]
     pub lease_seconds: Option<u32>,
+    /// How long it may wait for room in the pool, or for a slot, before it is
+    /// refused. It holds nothing meanwhile; whoever hangs up waits no more.
     #[schema(example = 0, maximum = 60_000, default = 0)]
     pub wait_ms: Option<u32>,
     /// Decides and takes nothing.

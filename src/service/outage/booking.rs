@@ -198,6 +198,7 @@ impl Service {
             max_hold_ms: (hold.lives_until.0 - now.0).max(lease_ms),
             dry_run: false,
             quiet: false,
+            place: None,
         })
     }
 }

@@ -31,6 +31,8 @@ mod plans;
 mod pools;
 mod preconditions;
 mod probes;
+mod queue;
+mod queue_nodes;
 mod reads;
 mod records;
 mod refusals;

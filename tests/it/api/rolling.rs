@@ -92,6 +92,19 @@ async fn a_limit_that_is_lowered_holds_at_once() {
 }
 
 #[tokio::test]
+async fn callers_refused_together_are_told_successive_moments() {
+    let t = hundred("output_tokens", ("margin", json!(1))).await;
+    for _ in 0..4 {
+        t.ask("u", 0, 25).await.ok();
+        t.pass(2_000).await;
+    }
+    for (user, wait) in [("a", 2_000), ("b", 4_000), ("c", 6_000), ("d", 8_000), ("e", 12_000), ("a", 2_000)]
+    {
+        waits(t.ask(user, 0, 25).await, wait);
+    }
+}
+
+#[tokio::test]
 async fn sheets_have_no_rolling_limits() {
     let limit =
         json!({"name": "x", "kind": "rolling", "meter": "requests", "limit": 5, "window_seconds": 60});

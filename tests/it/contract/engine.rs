@@ -3,6 +3,7 @@
 //! A further engine is one line more in `engines.rs`.
 
 mod engines;
+mod lines;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -93,6 +94,7 @@ fn take(user: &str, id: u128, output: u64, request: Option<&str>) -> Take {
         max_hold_ms: 60_000,
         dry_run: false,
         quiet: false,
+        place: None,
     }
 }
 

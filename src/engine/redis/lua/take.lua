@@ -7,8 +7,8 @@ if found[2] then
   return answer(REPEATED, found[2])
 end
 if seq - drained >= longest then return { OVERLOADED } end
-local lease, longest_hold, least, most, taking, happened, dry, pool, finished, m =
-  read('<ddddBdBBdI2', ARGV[2])
+local lease, longest_hold, least, most, taking, happened, dry, pool, finished, m, rank, ticket, node, class, bulk =
+  read('<ddddBdBBdI2dddBB', ARGV[2])
 local hold, digest = ARGV[3], ARGV[4]
 if digest ~= '' and dry ~= 1 then
   local mark = call('HGET', requests, digest)
@@ -33,7 +33,27 @@ local function largest(c, room, output)
   return guess
 end
 
-local output, failing = most, false
+-- Whether somebody in the line goes before this call.
+local function goes_first(line)
+  local first, there = nodes_of(line)
+  local real
+  for at = first, #line, WAITER do
+    local r, t, d, deadline, size = read('<ddddB', line, at)
+    if r > rank or (r == rank and (t > ticket or (t == ticket and d >= node))) then return false end
+    if deadline > now and (size <= class or now - r >= PATIENCE) then
+      real = real or real_time()
+      if (there[d] or 0) > real then return true end
+    end
+  end
+  return false
+end
+
+-- Who waits for the pool, and whether one of them goes first.
+local line_key = KEYS[2 * n + 5]
+local line = line_key and call('GET', line_key)
+local blocked = line and goes_first(line) or false
+local output, failing = most, blocked
+if blocked then look_ahead(accounts[pool]) end
 if taking ~= 2 then
   for c = 0, m * 20 - 20, 20 do
     local o = place_of[c]
@@ -67,7 +87,7 @@ if failing and taking == 0 then
       if accounts[i].counted then call('SET', accounts[i].key, accounts[i].counted, 'KEEPTTL') end
     end
   end
-  return answer(REFUSED, '')
+  return answer(REFUSED, line and pack('<B', blocked and 1 or 0) .. line:sub(1, 48) or '')
 end
 if dry == 1 then return answer(DONE, '') end
 output = failing and most or math.min(math.max(output, least), most)
@@ -146,4 +166,5 @@ end
 call('SET', KEYS[2], record, 'PX', IDLE)
 if digest ~= '' then remember(digest, hold, finished == NONE and FAR or finished) end
 leave('t', 'h', record)
+if line and ticket ~= NO_TICKET then put_line(line_key, without(line, rank, ticket, node)) end
 return answer(DONE, shows == 1 and record or '')

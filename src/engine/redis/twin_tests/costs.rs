@@ -118,6 +118,7 @@ impl Lives {
             max_hold_ms: HOUR,
             dry_run: false,
             quiet: false,
+            place: None,
         }
     }
 

@@ -6,6 +6,7 @@
 mod costs;
 mod ends;
 mod limits;
+mod lines;
 mod server;
 
 use std::collections::BTreeSet;
@@ -168,6 +169,7 @@ impl Lives {
             max_hold_ms: 1,
             dry_run: true,
             quiet: false,
+            place: None,
         }
     }
 
@@ -255,6 +257,7 @@ impl Lives {
             max_hold_ms: 2 * HOUR,
             dry_run: self.dice.one_in(10),
             quiet: self.dice.one_in(10),
+            place: None,
         };
         // Waits promised to others are the node's own business.
         self.memory.pin(&accounts).0.iter().for_each(|entry| entry.state.lock().promises = None);

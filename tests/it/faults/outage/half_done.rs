@@ -9,8 +9,8 @@ use apportion::domain::hold::{Hold, Reported};
 use apportion::domain::ids::{HoldId, RequestId, TenantId, UserId};
 use apportion::domain::time::Millis;
 use apportion::engine::{
-    Batch, Engine, EngineError, Extend, Extended, Finish, Finished, Loaded, MemoryEngine, Missing, Moved,
-    Plain, Probed, Reply, Rest, Step, Take, Taken, Ticket,
+    Batch, Engine, EngineError, Extend, Extended, Finish, Finished, LineStep, Loaded, MemoryEngine, Missing,
+    Moved, Plain, Probed, Reply, Rest, Step, Stood, Take, Taken, Ticket,
 };
 use apportion::ledger::{Durability, SqliteLedger};
 use apportion::service::clock::WallClock;
@@ -67,6 +67,9 @@ impl Engine for Lossy {
     }
     fn reopen<'a>(&'a self, key: &'a AccountKey) -> Plain<'a, ()> {
         self.engine.reopen(key)
+    }
+    fn stand<'a>(&'a self, pool: &'a AccountKey, step: &'a LineStep) -> Plain<'a, Stood> {
+        self.engine.stand(pool, step)
     }
     fn rest<'a>(&'a self, key: &'a AccountKey, now: Millis) -> Reply<'a, Rest> {
         self.engine.rest(key, now)
@@ -157,6 +160,7 @@ impl Stage {
             max_output_tokens: Some(10),
             min_output_tokens: None,
             lease_seconds: None,
+            wait_ms: 0,
             dry_run: false,
             amounts: Vec::new(),
             their_decision: None,
