@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::cell::Standing;
+use super::condition::PauseKind;
 use super::ids::Label;
 use super::plan::{Enforce, Limit, Meter, Rule, Scope};
 use super::quantity::{Ppm, add_saturating};
@@ -39,6 +40,7 @@ pub enum Code {
     QueueFull,
     /// It waited for the pool as long as it said.
     QueueTimeout,
+    UpstreamPaused,
 }
 
 impl Code {
@@ -65,6 +67,7 @@ impl Code {
             Self::UpstreamCapacityExceeded => "upstream_capacity_exceeded",
             Self::QueueFull => "queue_full",
             Self::QueueTimeout => "queue_timeout",
+            Self::UpstreamPaused => "upstream_paused",
         }
     }
 }
@@ -151,6 +154,53 @@ impl Refusal {
     /// A refusal that no limit gives.
     pub fn plain(code: Code) -> Self {
         Self { code, limit: None, max: None, remedy: None, violations: vec![], hold: None, limits: vec![] }
+    }
+
+    /// No limit stands in the way, and none was asked: for
+    /// [`paused`](Self::paused).
+    pub fn nothing() -> Self {
+        Self::plain(Code::UpstreamPaused)
+    }
+
+    /// The refusal of a call whose pool waits for its vendor, where the limits
+    /// would have answered `by_limits`: what no wait helps against is told, else
+    /// the longest wait.
+    pub fn paused(by: PauseKind, retry_after_ms: u64, by_limits: Self) -> Self {
+        match by_limits.remedy {
+            Some(Remedy::Never { .. } | Remedy::Reset { .. }) => return by_limits,
+            Some(Remedy::Wait { .. }) | None => {}
+        }
+        // What the pool lacks besides is a part of the same wait.
+        let (by_pool, by_own): (Vec<&Violation>, Vec<&Violation>) =
+            by_limits.violations.iter().partition(|violation| violation.scope == Scope::Pool);
+        let longest = |violations: &[&Violation]| {
+            let waits = violations.iter().map(|violation| match violation.remedy {
+                Remedy::Wait { retry_after_ms } => retry_after_ms,
+                Remedy::Never { .. } | Remedy::Reset { .. } => 0,
+            });
+            waits.max().unwrap_or(0)
+        };
+        let retry_after_ms = retry_after_ms.max(longest(&by_pool));
+        let is_longest = retry_after_ms >= longest(&by_own);
+        let pause = Remedy::Wait { retry_after_ms };
+        let violation = Violation {
+            name: Label::parse(by.as_str()).expect("a valid name"),
+            scope: Scope::Pool,
+            kind: by.as_str(),
+            meter: None,
+            limit: 0,
+            remaining: 0,
+            requested: 1,
+            remedy: pause,
+            would_fit: 0,
+        };
+        let mut refusal = by_limits;
+        if is_longest {
+            (refusal.code, refusal.limit, refusal.remedy) =
+                (Code::UpstreamPaused, Some(violation.name.clone()), Some(pause));
+        }
+        refusal.violations.push(violation);
+        refusal
     }
 }
 

@@ -339,10 +339,7 @@ impl Engine for MemoryEngine {
         now: Millis,
     ) -> Reply<'a, Option<Ticket>> {
         let touched = self.with(std::slice::from_ref(key), now, |pins, guards, now| {
-            if guards[0].account.is_new() {
-                return Ok(None);
-            }
-            let projection = guards[0].account.project(0, charges, now);
+            let Some(projection) = step::touch(&guards[0].account, charges, now) else { return Ok(None) };
             guards[0].account.accept(projection);
             self.record(pins, guards, None, None).map(Some)
         });

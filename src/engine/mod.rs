@@ -82,8 +82,10 @@ pub trait Engine: Send + Sync + 'static {
     /// Renews a lease, and reserves more under the rules of a check.
     fn extend<'a>(&'a self, extend: &'a Extend, now: Millis) -> Reply<'a, Extended>;
     /// Brings an account's cells to `now` by the figures of `charges` and
-    /// records that: what changes next finds them as they ran until now.
-    /// `None`: there is nothing to bring.
+    /// records that: what changes next finds them as they ran until now. Of a
+    /// bucket whose charge asks for something, what it has beyond what must be
+    /// left behind is gone: told twice, it is gone once. `None`: there is
+    /// nothing to bring.
     fn touch<'a>(
         &'a self,
         key: &'a AccountKey,

@@ -286,12 +286,40 @@ impl Collector for OfService {
         away.encode(encoder.encode_descriptor("degraded", help, None, away.metric_type())?)?;
         let help = "Checks admitted by this node alone while the store was away";
         encode_counter(&mut encoder, "degraded_admissions", help, outage.admissions())?;
+        self.encode_pools(&mut encoder)?;
         let help = "What failed because the store was away, by operation";
         let kind = ConstCounter::new(0u64).metric_type();
         let mut by_operation = encoder.encode_descriptor("store_errors", help, None, kind)?;
         for op in Operation::ALL {
             let errors = ConstCounter::new(outage.errors(op));
             errors.encode(by_operation.encode_family(&[("op", op.as_str())])?)?;
+        }
+        Ok(())
+    }
+}
+
+impl OfService {
+    /// Sums over all pools of all tenants: there may be any number of either.
+    fn encode_pools(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
+        let told = &self.0.registry.conditions;
+        for (name, help, count) in [
+            ("pool_feedback", "Answers of vendors that callers told", &told.feedback),
+            ("pool_pauses", "Pauses of pools that vendors asked for", &told.pauses),
+            ("pool_closures", "Pools closed since a vendor's spend limit was reached", &told.closures),
+            ("pool_openings", "Closed pools that an admin opened", &told.openings),
+            ("pool_brakes", "Pauses of bulk calls since interactive ones fared badly", &told.brakes),
+            ("pool_rates_lowered", "Pools slowed down since refusals repeated", &told.lowered),
+            ("pool_corrections", "Stocks lowered to what a vendor has left", &told.corrections),
+        ] {
+            encode_counter(encoder, name, help, count.load(std::sync::atomic::Ordering::Relaxed))?;
+        }
+        let help = "Pools that are paused, closed, braked or slowed down now, as this node knows";
+        let kind = ConstGauge::new(0i64).metric_type();
+        let mut states = encoder.encode_descriptor("pools_troubled", help, None, kind)?;
+        for (state, pools) in
+            ["paused", "closed", "braked", "slowed"].into_iter().zip(self.0.registry.troubled_pools())
+        {
+            ConstGauge::new(pools as i64).encode(states.encode_family(&[("state", state)])?)?;
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ mod body;
 mod call;
 mod check;
 mod cors;
+mod feedback;
 mod health;
 mod holds;
 mod metrics;

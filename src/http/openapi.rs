@@ -11,7 +11,7 @@ use utoipa::{Modify, OpenApi};
 use super::admin::{
     capacity, clock, doubts, keys, models, orgs, plans, pools, records, settings, tenants, users,
 };
-use super::{check, health, holds, problem, quota, usage};
+use super::{check, feedback, health, holds, problem, quota, usage};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -29,7 +29,8 @@ use super::{check, health, holds, problem, quota, usage};
         orgs::get, orgs::put, orgs::quota, orgs::put_overrides, orgs::grant,
         records::user_ledger, records::audit, records::decisions,
         doubts::all, doubts::resolve, doubts::resolve_all,
-        pools::all, pools::get, pools::put,
+        pools::all, pools::get, pools::put, pools::open,
+        feedback::tell,
         models::get, models::put,
         settings::get, settings::put,
         keys::all, keys::create, keys::delete,

@@ -15,7 +15,7 @@ use super::admin::{
 use super::auth::Access;
 use super::call::Call;
 use super::reply::Answer;
-use super::{check, health, holds, quota, usage};
+use super::{check, feedback, health, holds, quota, usage};
 use crate::service::Scopes;
 
 pub type Handler = fn(Call) -> LocalBoxFuture<'static, Answer>;
@@ -70,6 +70,7 @@ pub static ROUTES: &[Route] = &[
     route!(GET "/v1/holds/{id}", CHECK_OR_QUOTA, holds::get),
     route!(GET "/v1/holds", CHECK_OR_QUOTA, holds::find),
     route!(POST "/v1/usage", CHECK, usage::record),
+    route!(POST "/v1/pools/{pool}/feedback", CHECK, feedback::tell),
     route!(GET "/v1/users/{user}/quota", QUOTA, quota::of_user),
     route!(GET "/v1/me/quota", Access::Own, quota::of_me),
     route!(GET "/v1/me/quota/stream", Access::Own, quota::stream),
@@ -98,6 +99,7 @@ pub static ROUTES: &[Route] = &[
     route!(GET "/v1/admin/pools", READ, pools::all),
     route!(GET "/v1/admin/pools/{id}", READ, pools::get),
     route!(PUT "/v1/admin/pools/{id}", WRITE, pools::put),
+    route!(POST "/v1/admin/pools/{id}/open", WRITE, pools::open),
     route!(GET "/v1/admin/models", READ, models::get),
     route!(PUT "/v1/admin/models", WRITE, models::put),
     route!(GET "/v1/admin/settings", READ, settings::get),

@@ -197,6 +197,16 @@ pub struct Record {
     pub revision: u64,
 }
 
+/// The condition of a pool, as the service keeps it: what stands beside its
+/// record and changes far more often. Only the newest version is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolCondition {
+    pub pool: String,
+    pub version: u32,
+    /// JSON.
+    pub body: String,
+}
+
 /// Who wrote, when and why: also the audit row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
@@ -345,6 +355,17 @@ pub trait Ledger: Send + Sync + 'static {
     /// Appends a version: `record.version` must be the newest + 1, else
     /// `Conflict`. Writes the audit row.
     fn put_record(&self, tenant: Option<TenantRef>, record: Record) -> Answer<'_, ()>;
+    /// The condition of every pool of the tenant that has one, by pool.
+    fn conditions(&self, tenant: TenantRef) -> Answer<'_, Vec<PoolCondition>>;
+    /// Inserts or replaces; `condition.version` must be the stored one + 1 (0 =
+    /// not stored), else `Conflict`. Others are told that the pool has changed.
+    /// `noted`: the audit row to write with it, if any.
+    fn put_condition(
+        &self,
+        tenant: TenantRef,
+        condition: PoolCondition,
+        noted: Option<(Note, Written)>,
+    ) -> Answer<'_, ()>;
     /// Appends a row to the audit. The revision stays: nothing else changed.
     fn note(&self, tenant: TenantRef, note: Note, written: Written) -> Answer<'_, ()>;
     /// Rows of a tenant's audit, newest first.

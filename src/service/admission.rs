@@ -9,6 +9,7 @@ use super::candidates::{Attempt, Attempts};
 use super::charging::{Call, Charging};
 use super::erasing::LOOKS;
 use super::outage::Operation;
+use super::pausing::Outcome;
 use super::waiting::{Standing, Waits};
 use super::{Allowed, CheckCommand, CheckReply, Service, ServiceError, Tenant, Unrecorded};
 use crate::domain::charge::AccountKey;
@@ -207,7 +208,8 @@ impl Service {
         attempts[0].take.draft.id = self.outage.id_for(&attempts[0].take.draft);
         let chosen = match self.first_that_fits(&context, &admissible, &mut attempts).await {
             Err(error) if error.is_outage() && !who.dry_run => {
-                let take = attempts.swap_remove(0).take;
+                let open = attempts.iter().position(|attempt| attempt.paused.is_none());
+                let take = attempts.swap_remove(open.unwrap_or(0)).take;
                 let asked =
                     Allowed::as_asked(take, admissible.subject.version(), admissible.would_refuse, now);
                 let reply = self.admit_alone(tenant, asked, error).await?;
@@ -216,7 +218,13 @@ impl Service {
             chosen => chosen?,
         };
         let attempt = &attempts[chosen.index];
-        let decision = self.answer(&context, &admissible, attempt, chosen.taken, mark).await?;
+        let decision = match chosen.outcome {
+            Outcome::Taken(taken) => self.answer(&context, &admissible, attempt, taken, mark).await?,
+            Outcome::Paused(refusal, waits) => {
+                let decision = Decision::from((CheckReply::Refused(refusal), Unrecorded(None)));
+                Decision { waits, ..decision }
+            }
+        };
         let reply = context.with_choice(decision.reply, chosen.index, chosen.because);
         Ok(Decision { reply, ..decision })
     }
@@ -240,7 +248,7 @@ impl Service {
                 plan: (plan.sheet.id.clone(), plan.version),
                 limits: charging.rows(standings),
                 warnings: charging.warnings(standings),
-                would_refuse: admissible.would_refuse.clone().or_else(|| {
+                would_refuse: admissible.would_refuse.clone().or(attempt.would_pause()).or_else(|| {
                     let refusal = || charging.refusal(short, standings, context.now).into();
                     (!short.is_empty()).then(refusal)
                 }),
@@ -291,6 +299,7 @@ impl Service {
             feature: context.command.feature.as_ref().map(|feature| feature.as_str()),
             bulk: context.command.bulk,
             input_tokens: 0,
+            least_output: 0,
             prices: Prices::default(),
             amounts: &mut Vec::new(),
         };
@@ -312,7 +321,7 @@ impl Service {
         }
     }
 
-    async fn hold_of_request(
+    pub(super) async fn hold_of_request(
         &self,
         tenant: &Tenant,
         user: &UserId,

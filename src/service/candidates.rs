@@ -7,8 +7,10 @@ use smallvec::{SmallVec, smallvec};
 
 use super::admissible::{Admissible, Context};
 use super::charging::{Call, Charging};
+use super::pausing::Outcome;
 use super::waiting::Waits;
-use super::{CheckReply, Choice, Service, ServiceError, WouldRefuse};
+use super::{CheckReply, Choice, PoolEntry, Service, ServiceError, WouldRefuse};
+use crate::domain::condition::Pause;
 use crate::domain::decision::{Refusal, Remedy};
 use crate::domain::hold::RequestMark;
 use crate::domain::ids::Name;
@@ -35,7 +37,9 @@ pub(super) struct Attempt<'a> {
     pub charging: Charging<'a>,
     pub take: Take,
     /// Those who may wait for its pool.
-    max_queue: u64,
+    pub max_queue: u64,
+    /// Its pool waits for the vendor.
+    pub paused: Option<(&'a PoolEntry, Pause)>,
 }
 
 pub(super) type Attempts<'a> = SmallVec<[Attempt<'a>; 1]>;
@@ -43,7 +47,7 @@ pub(super) type Attempts<'a> = SmallVec<[Attempt<'a>; 1]>;
 /// What became of a check, by which of its models.
 pub(super) struct Chosen {
     pub index: usize,
-    pub taken: Taken,
+    pub outcome: Outcome,
     /// Why not by those before it.
     pub because: Vec<WouldRefuse>,
 }
@@ -101,12 +105,14 @@ impl<'a, 's> Context<'a, 's> {
             // Once its turn has come, it is one of all.
             bulk: command.bulk && self.who.turn.is_none_or(|standing| standing.turn.rank > self.now),
             input_tokens: admissible.input_tokens,
+            least_output: admissible.output_min,
             prices: candidate.prices,
             amounts: &mut amounts,
         };
         let pool = admissible.subject.catalog.pool_for(call.model);
         let charging = admissible.subject.charges(&mut call, pool.map(|pool| &**pool), None);
         let max_queue = pool.map_or(0, |pool| pool.pool.max_queue);
+        let paused = pool.and_then(|pool| Some((&**pool, pool.paused(self.now, command.bulk)?)));
         let pool = pool.map(|pool| pool.pool.id.clone());
         let take = Take {
             accounts: charging.accounts.clone(),
@@ -124,7 +130,7 @@ impl<'a, 's> Context<'a, 's> {
             quiet: self.who.turn.is_some(),
             place: self.place(&charging, admissible.output_min),
         };
-        Attempt { charging, take, max_queue }
+        Attempt { charging, take, max_queue, paused }
     }
 
     /// Where the check stands among those who wait for its pool, if it has one.
@@ -180,8 +186,8 @@ impl Service {
         attempts: &mut Attempts<'s>,
     ) -> Result<Chosen, ServiceError> {
         if admissible.candidates.len() == 1 {
-            let taken = self.attempt(context, &attempts[0]).await?;
-            return Ok(Chosen { index: 0, taken, because: Vec::new() });
+            let outcome = self.attempt(context, &attempts[0]).await?;
+            return Ok(Chosen { index: 0, outcome, because: Vec::new() });
         }
         let mut refusals: Vec<Refusal> = Vec::new();
         let (least, most) = (admissible.output_min, admissible.output_max);
@@ -197,30 +203,41 @@ impl Service {
                 }
                 let attempt = &mut attempts[index];
                 (attempt.take.ask.output_min, attempt.take.quiet) = (output_min, true);
-                match self.attempt(context, attempt).await? {
-                    Taken::Refused { shortfalls, standings, .. } => {
-                        let refusal = attempt.charging.refusal(&shortfalls, &standings, context.now);
-                        match refusals.get_mut(index) {
-                            Some(known) => *known = refusal,
-                            None => refusals.push(refusal),
-                        }
+                let refusal = match self.attempt(context, attempt).await? {
+                    Outcome::Paused(refusal, _) => refusal,
+                    Outcome::Taken(Taken::Refused { shortfalls, standings, .. }) => {
+                        attempt.charging.refusal(&shortfalls, &standings, context.now)
                     }
-                    taken => {
+                    outcome => {
                         refusals.truncate(index);
-                        return Ok(Chosen { index, taken, because: because(refusals) });
+                        return Ok(Chosen { index, outcome, because: because(refusals) });
                     }
+                };
+                match refusals.get_mut(index) {
+                    Some(known) => *known = refusal,
+                    None => refusals.push(refusal),
                 }
             }
         }
         let soonest = (0..refusals.len()).min_by_key(|index| how_soon(&refusals[*index])).unwrap_or(0);
         attempts[soonest].take.quiet = context.who.turn.is_some();
-        let taken = self.attempt(context, &attempts[soonest]).await?;
+        let outcome = self.attempt(context, &attempts[soonest]).await?;
         refusals.truncate(soonest);
-        Ok(Chosen { index: soonest, taken, because: because(refusals) })
+        Ok(Chosen { index: soonest, outcome, because: because(refusals) })
     }
 
-    async fn attempt(&self, context: &Context<'_, '_>, attempt: &Attempt<'_>) -> Result<Taken, ServiceError> {
-        self.apply(context.now, || self.engine.take(&attempt.take, context.now)).await
+    async fn attempt(
+        &self,
+        context: &Context<'_, '_>,
+        attempt: &Attempt<'_>,
+    ) -> Result<Outcome, ServiceError> {
+        match attempt.paused.filter(|_| context.taking == Taking::Enforced) {
+            Some(paused) => self.attempt_paused(context, attempt, paused).await,
+            None => {
+                let taken = self.apply(context.now, || self.engine.take(&attempt.take, context.now)).await?;
+                Ok(Outcome::Taken(taken))
+            }
+        }
     }
 }
 

@@ -8,14 +8,15 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 
-use crate::domain::charge::{CellId, TenantRef};
+use crate::domain::charge::{CellId, FigureStep, TenantRef};
 use crate::domain::document::{Fault, Node};
 use crate::domain::ids::{Name, TenantId};
 use crate::domain::plan::{Filter, Limit, Models, Pool, Sheet};
 use crate::domain::time::{Millis, Zone};
-use crate::ledger::{Record, RecordKind, TenantRow};
+use crate::ledger::{PoolCondition, Record, RecordKind, TenantRow};
 
 use super::clock::{TenantClock, WallClock};
+use super::conditions::{Kept, Observed};
 use super::error::ServiceError;
 use super::history::History;
 use super::ingress::Ingress;
@@ -124,7 +125,7 @@ impl Tenant {
 }
 
 /// A tenant's records at one moment.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Catalog {
     pub settings: Settings,
     /// 0: nothing was ever set.
@@ -140,7 +141,7 @@ pub struct Catalog {
 }
 
 /// A pool in force.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct PoolEntry {
     pub pool: Pool,
     /// The models it serves, aliases resolved.
@@ -153,7 +154,12 @@ pub struct PoolEntry {
     pub filters: Vec<Filter>,
     /// What its buckets ran with before.
     pub(super) history: History,
-    models_version: u32,
+    /// What its vendor said of late.
+    pub(super) kept: Arc<Kept>,
+    /// What each of its buckets runs with over time, where the rate matters.
+    pub(super) runs: Vec<Arc<[FigureStep]>>,
+    pub(super) observed: Observed,
+    pub(super) models_version: u32,
 }
 
 impl PoolEntry {
@@ -165,7 +171,20 @@ impl PoolEntry {
         let filters = limits().map(|limit| limit.filter.resolved(&catalog.models)).collect();
         let serves = pool.filter().resolved(&catalog.models);
         let models_version = catalog.models_version;
-        Self { serves, pool, version, effective_at, cells, filters, history, models_version }
+        let (kept, runs, observed) = Default::default();
+        Self {
+            serves,
+            pool,
+            version,
+            effective_at,
+            cells,
+            filters,
+            history,
+            kept,
+            runs,
+            observed,
+            models_version,
+        }
     }
 
     /// What its buckets ran with, up to the version that takes its place.
@@ -176,7 +195,7 @@ impl PoolEntry {
     }
 
     /// Its limits with their cells.
-    fn limits(&self) -> impl Iterator<Item = (&Limit, &CellId)> {
+    pub(super) fn limits(&self) -> impl Iterator<Item = (&Limit, &CellId)> {
         self.pool.limits.iter().map(|limit| &limit.limit).zip(&self.cells)
     }
 }
@@ -195,13 +214,18 @@ impl Catalog {
         }
     }
 
-    /// Builds the snapshot of `records` (the newest of each); what is the same
+    /// Builds the snapshot of `records` (the newest of each) and `conditions`; what is the same
     /// in `before` is taken over as it is. `earlier` has all versions, newest
     /// first, of the records that [`needs_versions`](Self::needs_versions) names.
     ///
     /// # Errors
     /// `Corrupt`, naming the record that cannot be read.
-    pub(super) fn build(records: &[Record], before: &Self, earlier: &Earlier) -> Result<Self, ServiceError> {
+    pub(super) fn build(
+        records: &[Record],
+        conditions: &[PoolCondition],
+        before: &Self,
+        earlier: &Earlier,
+    ) -> Result<Self, ServiceError> {
         let mut new = Self::empty();
         let of_kind = |kind| records.iter().filter(move |record| record.kind == kind);
         if let Some(record) = of_kind(RecordKind::Models).next() {
@@ -226,7 +250,7 @@ impl Catalog {
             new.pools.push(entry);
         }
         new.pools.sort_by(|a, b| a.pool.id.cmp(&b.pool.id));
-        Ok(new)
+        new.with_conditions(conditions, before)
     }
 
     /// The records whose earlier versions are needed and `self` does not tell.

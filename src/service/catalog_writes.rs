@@ -139,11 +139,12 @@ impl PlanPut {
 }
 
 impl PoolEntry {
-    /// The pool with `version` and `effective_at`.
-    pub fn to_json(&self) -> Value {
+    /// The pool with `version`, `effective_at` and its `condition`.
+    pub fn to_json(&self, now: Millis) -> Value {
         let mut body = self.pool.to_json();
         body["version"] = self.version.into();
         body["effective_at"] = self.effective_at.to_string().into();
+        body["condition"] = self.condition_json(now);
         body
     }
 }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::catalog::{Catalog, PoolEntry};
-use super::figures::without_spans;
 use super::plans::PlanVersion;
 use super::terms::{Holder, Terms};
 use crate::domain::charge::{AccountKey, CellId, Charge, Demand, Figures, MeterCode, TenantRef};
@@ -57,6 +56,8 @@ pub(super) struct Call<'a> {
     pub feature: Option<&'a str>,
     pub bulk: bool,
     pub input_tokens: u64,
+    /// The least output that it can do with.
+    pub least_output: u64,
     pub prices: Prices,
     /// Custom meters; those that limits count and the call did not name are
     /// added with 0.
@@ -195,7 +196,7 @@ impl<'a> Subject<'a> {
         let account = charging.account(self.pool_key(&pool.id), true);
         let source = self.source(Scope::Pool);
         let limits = pool.limits.iter().map(|limit| &limit.limit).zip(&entry.cells);
-        for ((limit, cell), filter) in limits.zip(&entry.filters) {
+        for (index, ((limit, cell), filter)) in limits.zip(&entry.filters).enumerate() {
             if !filter.matches(call.model, call.feature) {
                 continue;
             }
@@ -204,14 +205,17 @@ impl<'a> Subject<'a> {
                 demand.per_output = 0;
             }
             let mut charge = self.charge(&source, limit, *cell, account, (meter, demand), true);
-            if let Figures::Bucket { since, .. } = &mut charge.figures {
-                *since = entry.effective_at;
-                let steps = entry.history.figures(*cell);
-                charge.earlier = steps.map(|steps| without_spans(Arc::clone(steps), Millis(i64::MIN)));
+            let kept = |ceiling| if call.bulk { pool.interactive_share.of_rounded_up(ceiling) } else { 0 };
+            let least = charge.demand.amount(call.least_output);
+            let fits = |stock| least.saturating_add(kept(stock)) <= stock;
+            if let Some((figures, earlier, to_come)) = entry.bucket(index, self.now, fits) {
+                (charge.figures, charge.earlier, charge.to_come) = (figures, earlier, to_come);
             }
-            if call.bulk {
-                charge.keep = pool.interactive_share.of_rounded_up(charge.figures.ceiling());
+            if let Figures::Rolling { limit, .. } = &mut charge.figures {
+                let lowered = entry.condition().rate().scaled(*limit, self.now);
+                *limit = if fits(lowered) { lowered } else { *limit };
             }
+            charge.keep = kept(charge.figures.ceiling());
             charging.push(limit, self.zone_of(&source, limit), charge);
         }
     }

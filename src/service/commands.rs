@@ -67,6 +67,11 @@ pub struct WouldRefuse {
     pub limit: Option<Label>,
 }
 
+impl WouldRefuse {
+    /// The vendor said to wait.
+    pub(super) const PAUSED: Self = Self { code: Code::UpstreamPaused, limit: None };
+}
+
 impl From<Refusal> for WouldRefuse {
     fn from(refusal: Refusal) -> Self {
         Self { code: refusal.code, limit: refusal.limit }

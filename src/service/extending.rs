@@ -13,7 +13,7 @@ use crate::domain::charge::{AccountKey, Charge, Demand, Figures, MeterCode};
 use crate::domain::decision::{Code, Refusal};
 use crate::domain::hold::{Hold, HoldState, Receipt, RequestMark};
 use crate::domain::ids::Name;
-use crate::domain::plan::{Enforce, Scope};
+use crate::domain::plan::{Enforce, Rule, Scope};
 use crate::domain::step::{Shortfall, Shown};
 use crate::domain::taking::Taking;
 use crate::engine::{Extend, Extended};
@@ -169,17 +169,31 @@ fn extend_charges(
         // A pool that counts output as settled reserved none of it.
         let counts_later =
             receipt.scope == Scope::Pool && place.is_some_and(|place| now[place].demand.per_output == 0);
-        let demand = if counts_later { Demand::NONE } else { Demand::fixed(increase(receipt.meter)) };
-        let (figures, enforce, keep) = match place {
+        let increase = if counts_later { 0 } else { increase(receipt.meter) };
+        let (mut figures, enforce, keep) = match place {
             Some(place) => (now[*place].figures, now[*place].enforce, now[*place].keep),
             None => (Figures::Kept, Enforce::Soft, 0),
         };
+        // As at the check: a lowered stock makes no call too large.
+        let rule = place.filter(|_| receipt.scope == Scope::Pool).map(|place| &charging.limits[place].rule);
+        let whole = match (&mut figures, rule) {
+            (Figures::Bucket { capacity: most, .. }, Some(Rule::Bucket { capacity: whole, .. }))
+            | (Figures::Rolling { limit: most, .. }, Some(Rule::Rolling { limit: whole, .. })) => {
+                Some((most, *whole))
+            }
+            _ => None,
+        };
+        if let Some((most, whole)) = whole
+            && receipt.reserved.saturating_add(increase).saturating_add(keep) > *most
+        {
+            *most = whole.max(*most);
+        }
         Charge {
             account,
             cell: receipt.cell,
             meter: receipt.meter,
             figures,
-            demand,
+            demand: Demand::fixed(increase),
             enforce,
             asked: false,
             earlier: None,

@@ -13,8 +13,8 @@ use crate::domain::slot::{Fence, Slot};
 use crate::domain::time::Millis;
 use crate::ledger::{
     Answer, AuditEntry, AuditQuery, Bucket, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery,
-    Erasure, History, HistoryQuery, Ledger, LedgerError, Note, Org, Record, RecordKind, RefusalCount,
-    StoredAccount, Tally, TenantRow, Told, UsageRow, User, UserQuery, What, Written,
+    Erasure, History, HistoryQuery, Ledger, LedgerError, Note, Org, PoolCondition, Record, RecordKind,
+    RefusalCount, StoredAccount, Tally, TenantRow, Told, UsageRow, User, UserQuery, What, Written,
 };
 
 /// One process's way to a store that several may share.
@@ -30,6 +30,7 @@ pub struct FakeStore {
     records: Mutex<Vec<(Option<TenantRef>, Record)>>,
     users: Mutex<Vec<(TenantRef, User)>>,
     orgs: Mutex<Vec<(TenantRef, Org)>>,
+    conditions: Mutex<Vec<(TenantRef, PoolCondition)>>,
     /// By whom and what, a revision each.
     log: Mutex<Vec<(usize, Changed)>>,
     openings: AtomicUsize,
@@ -316,6 +317,32 @@ impl Ledger for FakeLedger {
             }
             self.tell(tenant, What::Record(record.kind, record.id.clone()));
             self.records.lock().push((tenant, record));
+            Ok(())
+        })
+    }
+    fn conditions(&self, tenant: TenantRef) -> Answer<'_, Vec<PoolCondition>> {
+        let of_tenant =
+            |(of, condition): &(TenantRef, PoolCondition)| (*of == tenant).then(|| condition.clone());
+        self.answer(|| Ok(self.conditions.lock().iter().filter_map(of_tenant).collect()))
+    }
+    fn put_condition(
+        &self,
+        tenant: TenantRef,
+        condition: PoolCondition,
+        _: Option<(Note, Written)>,
+    ) -> Answer<'_, ()> {
+        self.answer(|| {
+            let mut conditions = self.conditions.lock();
+            let place =
+                conditions.iter().position(|(of, known)| (*of, &known.pool) == (tenant, &condition.pool));
+            if place.map_or(0, |place| conditions[place].1.version) + 1 != condition.version {
+                return Err(LedgerError::Conflict);
+            }
+            self.tell(Some(tenant), What::Record(RecordKind::Pool, condition.pool.clone()));
+            match place {
+                Some(place) => conditions[place].1 = condition,
+                None => conditions.push((tenant, condition)),
+            }
             Ok(())
         })
     }

@@ -70,7 +70,16 @@ impl Service {
             SettleUsage::Unknown => self.finish(tenant, command.id, &Ending::Unknown).await,
             SettleUsage::Reported { reported, amounts } => {
                 let by = FinishedBy::Caller;
-                self.finish(tenant, command.id, &Ending::Usage { reported, amounts, by }).await
+                let ended = self.finish(tenant, command.id, &Ending::Usage { reported, amounts, by }).await;
+                if let Ok((FinishReply::Done(done), _)) = &ended
+                    && !done.replayed
+                {
+                    let upstream = reported.upstream.as_ref();
+                    let latency_ms = upstream.and_then(|upstream| upstream.latency_ms);
+                    let status = upstream.and_then(|upstream| upstream.status);
+                    self.observe_settled(tenant, &done.hold, latency_ms, status).await;
+                }
+                ended
             }
         }
     }
@@ -288,6 +297,7 @@ impl Service {
             feature: hold.feature.as_ref().map(Label::as_str),
             bulk: hold.bulk,
             input_tokens: 0,
+            least_output: 0,
             prices: Prices::default(),
             amounts: &mut hold.amounts.clone(),
         };

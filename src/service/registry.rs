@@ -20,6 +20,7 @@ use crate::ledger::{Ledger, Record, RecordKind, TenantRow};
 use super::cache::Cache;
 use super::catalog::{Catalog, Tenant, parse};
 use super::clock::WallClock;
+use super::conditions::Conditions;
 use super::error::ServiceError;
 use super::following::{Channel, Epochs};
 use super::identity::{TokenCache, UnknownKids, token_cache, unknown_kids};
@@ -64,6 +65,7 @@ pub struct Registry {
     pub(super) channel: Arc<Channel>,
     /// Users who want to know of changes.
     pub watchers: Arc<Watchers>,
+    pub conditions: Conditions,
     past_models: Cache<(TenantRef, u32), Arc<Models>>,
     refreshing: tokio::sync::Mutex<()>,
     refreshes_begun: AtomicU64,
@@ -102,6 +104,7 @@ impl Registry {
             epochs: Epochs::default(),
             channel,
             watchers: Arc::default(),
+            conditions: Conditions::default(),
             past_models: Cache::new(PAST_MODELS_MAX, PAST_MODELS_MAX),
             refreshing: tokio::sync::Mutex::default(),
             refreshes_begun: AtomicU64::new(0),
@@ -244,6 +247,7 @@ impl Registry {
         tenant.replace_catalog(self.catalog_of(tenant.number, &records, &tenant.catalog()).await?);
         self.replace_keys(Some(tenant), &records);
         self.watchers.tenant_changed(tenant.number);
+        self.conditions.bell.notify_waiters();
         Ok(())
     }
 
@@ -259,7 +263,8 @@ impl Registry {
             let versions = self.ledger.versions(Some(tenant), record.kind, record.id.clone()).await?;
             earlier.insert((record.kind, record.id.clone()), versions);
         }
-        Catalog::build(records, before, &earlier)
+        let conditions = self.ledger.conditions(tenant).await?;
+        Catalog::build(records, &conditions, before, &earlier)
     }
 
     /// Reads the operators' keys anew.

@@ -214,7 +214,7 @@ async fn pools_are_written_by_version_too() {
     assert_eq!((entry.version, entry.pool.enforced), (1, true));
     assert_eq!(entry.cells.len(), 1);
     assert_eq!(tenant.catalog().pools.len(), 2);
-    assert_eq!(entry.to_json()["version"], 1);
+    assert_eq!(entry.to_json(tenant.now())["version"], 1);
 }
 
 #[tokio::test]

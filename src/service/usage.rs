@@ -119,6 +119,7 @@ impl Service {
             feature: command.feature.as_ref().map(|feature| feature.as_str()),
             bulk: false,
             input_tokens: counted.input_tokens,
+            least_output: 0,
             prices,
             amounts: &mut amounts,
         };

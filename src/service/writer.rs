@@ -14,7 +14,9 @@ use super::following::Channel;
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::{TenantId, UserId};
 use crate::domain::time::Millis;
-use crate::ledger::{Answer, Changed, Erasure, Ledger, LedgerError, Org, Record, TenantRow, User, Written};
+use crate::ledger::{
+    Answer, Changed, Erasure, Ledger, LedgerError, Note, Org, PoolCondition, Record, TenantRow, User, Written,
+};
 
 /// Whoever is more revisions behind reads everything.
 const FOLLOWED_MAX: u32 = 20_000;
@@ -101,6 +103,15 @@ impl Writer {
 
     pub async fn put_record(&self, tenant: Option<TenantRef>, record: Record) -> Result<(), LedgerError> {
         self.counted(|ledger| ledger.put_record(tenant, record)).await
+    }
+
+    pub async fn put_condition(
+        &self,
+        tenant: TenantRef,
+        condition: PoolCondition,
+        noted: Option<(Note, Written)>,
+    ) -> Result<(), LedgerError> {
+        self.counted(|ledger| ledger.put_condition(tenant, condition, noted)).await
     }
 
     pub async fn create_tenant(

@@ -159,6 +159,25 @@ pub fn view(accounts: &[&Account], charges: &[Charge], now: Millis) -> Standings
     standings(&project(accounts, charges, now), charges, now)
 }
 
+/// Brings an account to `now` by the figures of the charges. Of a bucket whose
+/// charge asks for something, what it has beyond what must be left behind is
+/// gone: somebody else has used it. `None`: there is nothing to bring.
+pub fn touch(account: &Account, charges: &[Charge], now: Millis) -> Option<Projection> {
+    let drains = |charge: &Charge| charge.asked && charge.demand.amount(0) > 0;
+    if account.is_new() && !charges.iter().any(drains) {
+        return None;
+    }
+    let mut projection = account.project(0, charges, now);
+    for (index, charge) in charges.iter().enumerate().filter(|(_, charge)| drains(charge)) {
+        let Some(place) = projection.place(index) else { continue };
+        if let Cell::Bucket(bucket) = projection.cell_mut(place) {
+            let gone = bucket.available().saturating_sub(charge.keep);
+            bucket.take(gone, false);
+        }
+    }
+    Some(projection)
+}
+
 /// A limit's figures, and what would help a call that asks the charge's
 /// demand (without output); `None` when it would pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,11 +2,14 @@
 
 use super::{USUAL_PAGE, document, name_in_path};
 use crate::domain::ids::Name;
+use crate::http::body;
 use crate::http::call::Call;
 use crate::http::problem::Problem;
 use crate::http::reply::{Answer, Reply};
-use crate::http::schema::{PoolList, PoolPutRequest, PoolReply};
+use crate::http::schema::{PoolList, PoolOpenRequest, PoolPutRequest, PoolReply};
+use crate::service::PoolEntry;
 use crate::service::catalog_writes::PoolPut;
+use crate::service::reason::required_reason;
 
 /// Lists the pools in force, by id.
 #[utoipa::path(
@@ -19,9 +22,9 @@ use crate::service::catalog_writes::PoolPut;
     security(("bearer" = ["admin:read"])),
 )]
 pub async fn all(call: Call) -> Answer {
-    let catalog = call.tenant()?.catalog();
+    let (catalog, now) = (call.tenant()?.catalog(), call.tenant()?.now());
     let page = call.page(USUAL_PAGE)?;
-    Ok(page.of(&catalog.pools, |entry| entry.pool.id.clone(), |entry| entry.to_json()))
+    Ok(page.of(&catalog.pools, |entry| entry.pool.id.clone(), |entry| entry.to_json(now)))
 }
 
 /// Shows a pool in force.
@@ -37,7 +40,7 @@ pub async fn all(call: Call) -> Answer {
 pub async fn get(call: Call) -> Answer {
     let id = name_in_path(&call, "pool")?;
     let entry = call.tenant()?.catalog().pool(&id).cloned().ok_or_else(|| Problem::not_found("pool"))?;
-    Ok(Reply::json(&entry.to_json()).with_version(entry.version))
+    shown(&call, &entry)
 }
 
 /// Puts a new version of a pool in force.
@@ -62,5 +65,28 @@ pub async fn put(mut call: Call) -> Answer {
     let expected = call.expected_version()?;
     let registry = &call.service().registry;
     let entry = registry.put_pool(call.tenant()?, put, expected, &call.author()).await?;
-    Ok(Reply::json(&entry.to_json()).with_version(entry.version))
+    shown(&call, &entry)
+}
+
+/// Lets calls of a closed or paused pool through again.
+#[utoipa::path(
+    post, path = "/v1/admin/pools/{id}/open", operation_id = "open_pool", tag = "admin",
+    params(("id" = String, Path, description = "The pool")),
+    request_body = PoolOpenRequest,
+    responses(
+        (status = 200, description = "The pool, open", body = PoolReply, headers(("ETag"))),
+        (status = 404, description = "No such pool"),
+    ),
+    security(("bearer" = ["admin:write"])),
+)]
+pub async fn open(mut call: Call) -> Answer {
+    let body = call.body().await?;
+    let reason = body::document(&body, required_reason)?;
+    let id = name_in_path(&call, "pool")?;
+    let entry = call.service().open_pool(call.tenant()?, &id, &call.author(), reason).await?;
+    shown(&call, &entry)
+}
+
+fn shown(call: &Call, entry: &PoolEntry) -> Answer {
+    Ok(Reply::json(&entry.to_json(call.tenant()?.now())).with_version(entry.version))
 }

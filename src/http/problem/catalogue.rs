@@ -42,6 +42,7 @@ pub enum Kind {
     UpstreamCapacityExceeded,
     QueueFull,
     QueueTimeout,
+    UpstreamPaused,
     IngressRateExceeded,
     ChangedMeanwhile,
     AlreadyExists,
@@ -156,6 +157,8 @@ catalogue! {
         "As many calls wait for the capacity of this model as its pool lets wait (`max_queue`). Wait as `Retry-After` says.";
     QueueTimeout "queue_timeout" 429 true "Queue timeout"
         "The call waited as long as its `wait_ms` says, and there was no room. Nothing was taken; wait as `Retry-After` says, or give it more time.";
+    UpstreamPaused "upstream_paused" 429 true "Upstream paused"
+        "The vendor behind this model told the product to wait, so nobody's call is let through before: `violations` says whether it is a `pause` of the vendor's own length, a `closure` (its spend limit is reached: an admin opens the pool, or the month turns) or a `brake` (bulk calls make room for interactive ones). Wait as `Retry-After` says.";
     IngressRateExceeded "ingress_rate_exceeded" 429 true "Ingress rate exceeded"
         "Your product calls this service more often than its own setting `requests_per_second` allows on one node. Nothing was decided; wait as `Retry-After` says.";
     ChangedMeanwhile "changed_meanwhile" 412 false "Changed meanwhile"
@@ -216,6 +219,7 @@ mod tests {
                     "upstream_capacity_exceeded",
                     "queue_full",
                     "queue_timeout",
+                    "upstream_paused",
                     "request_timeout",
                 ]
                 .contains(&entry.code)

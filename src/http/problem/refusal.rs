@@ -41,6 +41,7 @@ impl From<Code> for Kind {
             Code::UpstreamCapacityExceeded => Self::UpstreamCapacityExceeded,
             Code::QueueFull => Self::QueueFull,
             Code::QueueTimeout => Self::QueueTimeout,
+            Code::UpstreamPaused => Self::UpstreamPaused,
         }
     }
 }
@@ -86,6 +87,9 @@ impl Problem {
 fn sentence(refusal: &Refusal, kind: Kind) -> String {
     let limit = refusal.limit.as_ref().map_or("a limit", |limit| limit.as_str());
     match (refusal.remedy, refusal.max) {
+        (Some(Remedy::Wait { retry_after_ms }), _) if refusal.code == Code::UpstreamPaused => {
+            paused(limit, &in_words(retry_after_ms))
+        }
         (Some(Remedy::Wait { retry_after_ms }), _) => {
             let wait = in_words(retry_after_ms);
             format!("The limit {limit} has no room now; there will be room in {wait}.")
@@ -101,6 +105,17 @@ fn sentence(refusal: &Refusal, kind: Kind) -> String {
         }
         (None, Some(max)) => format!("{}: at most {max} tokens are allowed in one call.", kind.entry().title),
         (None, None) => plain_sentence(kind).into(),
+    }
+}
+
+/// Why a pool's callers are held back.
+fn paused(by: &str, wait: &str) -> String {
+    match by {
+        "closure" => "The vendor's spend limit is reached: calls go through again when the product's admin \
+                      opens the pool, or the month turns."
+            .into(),
+        "brake" => format!("Bulk calls make room for interactive ones; ask again in {wait}."),
+        _ => format!("The vendor behind this model said to wait; there will be room in {wait}."),
     }
 }
 
@@ -227,6 +242,7 @@ mod tests {
             Code::CreditRateExceeded,
             Code::ConcurrencyExceeded,
             Code::UpstreamCapacityExceeded,
+            Code::UpstreamPaused,
         ] {
             assert_eq!(Kind::from(code).entry().code, code.as_str());
         }

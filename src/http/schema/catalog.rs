@@ -179,6 +179,7 @@ pub struct PoolReply {
     pub version: u32,
     #[schema(format = DateTime)]
     pub effective_at: String,
+    pub condition: PoolConditionDocument,
 }
 
 #[derive(ToSchema)]
@@ -277,4 +278,74 @@ pub struct SettingsReply {
     #[serde(flatten)]
     pub settings: SettingsDocument,
     pub version: u32,
+}
+
+/// What holds a pool's callers back now.
+#[derive(ToSchema)]
+pub struct PoolConditionDocument {
+    /// `open`, `paused` (the vendor said how long) or `closed` (its spend limit
+    /// is reached: an admin opens it, or the month turns).
+    #[schema(pattern = "^(open|paused|closed)$")]
+    pub state: String,
+    #[schema(format = DateTime)]
+    pub paused_until: Option<String>,
+    /// Bulk calls make room for interactive ones until then.
+    #[schema(format = DateTime)]
+    pub bulk_paused_until: Option<String>,
+    #[schema(format = DateTime)]
+    pub closed_since: Option<String>,
+    #[schema(format = DateTime)]
+    pub closed_until: Option<String>,
+    pub closed_because: Option<String>,
+    /// The share of its buckets' figures that is in force: below 1 after repeated 429s.
+    #[schema(example = 1.0)]
+    pub rate: f64,
+}
+
+/// What the vendor answered to a call of the pool.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FeedbackRequest {
+    /// The vendor's status.
+    #[schema(example = 200, minimum = 100, maximum = 599)]
+    pub status: u16,
+    /// The vendor's headers as they came; values are texts, numbers or lists of texts.
+    /// Those of no interest may be among them, or left out.
+    #[schema(value_type = Option<Object>)]
+    pub headers: Option<String>,
+    /// The body of a refusal, parsed or as text. It tells a rate limit from a spend
+    /// limit where the headers do not.
+    #[schema(value_type = Option<Object>)]
+    pub body: Option<String>,
+    #[schema(example = 2100)]
+    pub latency_ms: Option<u64>,
+    /// The lane of the call, as in its check.
+    #[schema(default = "interactive", pattern = "^(interactive|bulk)$")]
+    pub priority: Option<String>,
+}
+
+#[derive(ToSchema)]
+pub struct FeedbackReplyBody {
+    pub pool: String,
+    /// `nothing`, `wait` (everybody does) or `spent` (the pool is closed).
+    #[schema(pattern = "^(nothing|wait|spent)$")]
+    pub meaning: String,
+    pub because: Option<String>,
+    /// Limits of which the vendor has far less left than was counted here.
+    pub corrected: Vec<CorrectedDocument>,
+    pub condition: PoolConditionDocument,
+}
+
+#[derive(ToSchema)]
+pub struct CorrectedDocument {
+    pub limit: String,
+    pub left: u64,
+}
+
+/// Why calls go through again.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PoolOpenRequest {
+    #[schema(example = "the vendor raised our limit")]
+    pub reason: String,
 }

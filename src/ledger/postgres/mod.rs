@@ -23,12 +23,13 @@ use super::sql::batch::Batch;
 use super::sql::doubts::Walk;
 use super::sql::read::{self, Query};
 use super::sql::{
-    Failure, audit, changes, commit, deleting, erasing, history, orgs, records, slots, tallies, users,
+    Failure, audit, changes, commit, conditions, deleting, erasing, history, orgs, records, slots, tallies,
+    users,
 };
 use super::{
     Answer, AuditEntry, AuditQuery, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery, Erasure,
-    History, HistoryQuery, Ledger, LedgerError, Note, Org, Record, RecordKind, RefusalCount, StoredAccount,
-    Tally, TenantRow, UsageRow, User, UserQuery, Written,
+    History, HistoryQuery, Ledger, LedgerError, Note, Org, PoolCondition, Record, RecordKind, RefusalCount,
+    StoredAccount, Tally, TenantRow, UsageRow, User, UserQuery, Written,
 };
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
@@ -371,6 +372,21 @@ impl Ledger for PostgresLedger {
         administer!(self, vec![Changed::record(tenant, record.kind, &record.id)], |c| records::put(
             c, tenant, &record
         ))
+    }
+
+    fn conditions(&self, tenant: TenantRef) -> Answer<'_, Vec<PoolCondition>> {
+        read!(self, |c| conditions::all(c, tenant))
+    }
+
+    fn put_condition(
+        &self,
+        tenant: TenantRef,
+        condition: PoolCondition,
+        noted: Option<(Note, Written)>,
+    ) -> Answer<'_, ()> {
+        administer!(self, vec![Changed::record(Some(tenant), RecordKind::Pool, &condition.pool)], |c| {
+            conditions::put(c, tenant, &condition, noted.as_ref())
+        })
     }
 
     fn note(&self, tenant: TenantRef, note: Note, written: Written) -> Answer<'_, ()> {

@@ -8,6 +8,7 @@ pub(super) mod audit;
 pub(super) mod batch;
 pub(super) mod changes;
 pub(super) mod commit;
+pub(super) mod conditions;
 pub(super) mod deleting;
 pub(super) mod doubts;
 pub(super) mod erasing;

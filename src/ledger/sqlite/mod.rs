@@ -34,11 +34,13 @@ use super::changes::new_origin;
 use super::encoding::unpack_hold;
 use super::sql::batch::Batch;
 use super::sql::read::{self, Query};
-use super::sql::{Failure, audit, changes, deleting, erasing, history, orgs, records, slots, tallies, users};
+use super::sql::{
+    Failure, audit, changes, conditions, deleting, erasing, history, orgs, records, slots, tallies, users,
+};
 use super::{
     Answer, AuditEntry, AuditQuery, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery, Erasure,
-    History, HistoryQuery, Ledger, LedgerError, Note, Org, Record, RecordKind, RefusalCount, StoredAccount,
-    Tally, TenantRow, UsageRow, User, UserQuery, Written,
+    History, HistoryQuery, Ledger, LedgerError, Note, Org, PoolCondition, Record, RecordKind, RefusalCount,
+    StoredAccount, Tally, TenantRow, UsageRow, User, UserQuery, Written,
 };
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
@@ -356,6 +358,23 @@ impl Ledger for SqliteLedger {
         let changed = vec![Changed::record(tenant, record.kind, &record.id)];
         self.administer(changed, move |c| async move { records::put(c, tenant, &record).await }.boxed())
             .boxed()
+    }
+
+    fn conditions(&self, tenant: TenantRef) -> Answer<'_, Vec<PoolCondition>> {
+        self.read(move |c| conditions::all(c, tenant).boxed()).boxed()
+    }
+
+    fn put_condition(
+        &self,
+        tenant: TenantRef,
+        condition: PoolCondition,
+        noted: Option<(Note, Written)>,
+    ) -> Answer<'_, ()> {
+        let changed = vec![Changed::record(Some(tenant), RecordKind::Pool, &condition.pool)];
+        self.administer(changed, move |c| {
+            async move { conditions::put(c, tenant, &condition, noted.as_ref()).await }.boxed()
+        })
+        .boxed()
     }
 
     fn note(&self, tenant: TenantRef, note: Note, written: Written) -> Answer<'_, ()> {

@@ -177,6 +177,7 @@ impl Service {
             feature: hold.feature.as_ref().map(Label::as_str),
             bulk: hold.bulk,
             input_tokens: hold.granted.input_tokens,
+            least_output: 0,
             prices,
             amounts: &mut amounts,
         };

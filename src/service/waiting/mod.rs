@@ -108,6 +108,23 @@ impl Waits {
     }
 }
 
+impl Waits {
+    /// The pool waits for its vendor so long; `None`: there is no pool.
+    pub fn paused(take: &Take, turn: Turn, pause_ms: u64, most: u64) -> Option<Self> {
+        let place = take.place.unwrap_or(Place { turn, class: 0, bulk: take.draft.bulk, stands: false });
+        Some(Self {
+            key: take.pool()?.clone(),
+            stands: true,
+            place,
+            input: take.draft.granted.input_tokens,
+            output: take.ask.output_min,
+            most: usize::try_from(most).unwrap_or(usize::MAX),
+            at_best_ms: pause_ms,
+            retry_ms: pause_ms,
+        })
+    }
+}
+
 /// A check that waits, or would.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Standing {

@@ -11,6 +11,7 @@ mod doubt;
 mod doubts;
 mod endings;
 mod erasure;
+mod feedback;
 mod foreseen;
 mod grants;
 mod idempotency;

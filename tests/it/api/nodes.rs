@@ -8,7 +8,7 @@ use serde_json::json;
 use super::authorization::callers::{api_key, remove_key};
 use crate::harness::compare::assert_has;
 use crate::harness::lasting::found_or_skipped;
-use crate::harness::sheets::Sheet;
+use crate::harness::sheets::{PoolSheet, Sheet};
 use crate::harness::stores::Stores;
 use crate::harness::{Client, Events, Server, Tenant, row};
 
@@ -142,4 +142,40 @@ async fn a_plan_and_a_user_on_it_are_known_to_the_other_node_together() {
         other.check(json!({"user": user})).await.ok();
         other.check(json!({"user": user})).await.refused(429, "daily_quota_exhausted");
     }
+}
+
+#[tokio::test]
+async fn what_a_vendor_said_to_one_node_holds_calls_back_at_the_other() {
+    let Some((t, other)) = pair().await else { return };
+    t.plan(&Sheet::new().dr(1000)).await;
+    t.pool(&PoolSheet::new("default", &["*"]).output_tokens(1000, 600)).await;
+    let row = async |client: &Client| {
+        let reply = client.check(json!({"user": "u", "dry_run": true})).await;
+        reply.body["limits"]
+            .as_array()
+            .and_then(|rows| rows.iter().find(|row| row["name"] == "pool_output").cloned())
+    };
+    soon("the pool", async || row(&other).await.is_some()).await;
+    let refused = json!({"status": 429, "headers": {"retry-after": "1"}});
+    let paused = async |client: &Client| client.check(json!({"user": "u"})).await.code() == "upstream_paused";
+    t.post("/v1/pools/default/feedback", &refused).await.ok();
+    soon("a pause", async || paused(&other).await).await;
+    t.pass(2000).await;
+    // Another refusal, told to the other one: it follows the pause that it did not write.
+    other.post("/v1/pools/default/feedback", &refused).await.ok();
+    soon("another pause", async || paused(&t).await).await;
+    t.pass(1000).await;
+    for client in [&*t, &other] {
+        assert_has(&row(client).await.unwrap(), &json!({"limit": 800, "refill_per_minute": 480}));
+    }
+    // Both tell what the vendor has left: it is gone once.
+    let left = json!({"status": 200, "headers": {"anthropic-ratelimit-output-tokens-remaining": "300"}});
+    let tell = async |client: &Client| client.post("/v1/pools/default/feedback", &left).await.ok();
+    tokio::join!(tell(&t), tell(&other), tell(&t), tell(&other));
+    assert_eq!(row(&other).await.unwrap()["remaining"], 300);
+    let spent = json!({"status": 402});
+    other.post("/v1/pools/default/feedback", &spent).await.ok();
+    soon("a closure", async || paused(&t).await).await;
+    t.post("/v1/admin/pools/default/open", &json!({"reason": "paid"})).await.ok();
+    soon("an opening", async || !paused(&other).await).await;
 }

@@ -468,3 +468,26 @@ async fn parallel_takes_admit_exactly_what_there_is() {
 
 mod apart;
 mod moving;
+
+#[tokio::test]
+async fn what_others_used_of_a_bucket_is_gone_once_however_often_it_is_told() {
+    for (name, engine) in engines().await {
+        let pool = key(1, Scope::Pool, "p");
+        let charge =
+            |keep| Charge { account: 0, cell: CellId(2), demand: Demand::fixed(1), keep, ..bucket(0, 150) };
+        // An account that nobody has ever called is brought, too.
+        for keep in [90, 90, 120] {
+            let ticket = done!(engine, engine.touch(&pool, &[charge(keep)], NOW));
+            assert!(ticket.is_some(), "{name}");
+            assert_eq!(left_in_pool(&engine, NOW).await, 90, "{name}");
+        }
+        admitted(&engine, &take("u", 1, 60, None), NOW).await;
+        done!(engine, engine.touch(&pool, &[charge(10)], NOW));
+        assert_eq!(left_in_pool(&engine, NOW).await, 10, "{name}");
+        done!(engine, engine.touch(&pool, &[Charge { asked: false, ..charge(0) }], NOW));
+        assert_eq!(left_in_pool(&engine, NOW).await, 10, "{name}: nothing was asked");
+        // What is held comes back as ever.
+        done!(engine, engine.finish(&settle("u", 1, 20), NOW));
+        assert_eq!(left_in_pool(&engine, NOW).await, 50, "{name}");
+    }
+}

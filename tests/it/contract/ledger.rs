@@ -4,6 +4,7 @@
 //! room of its own: one database that can be opened more than once.
 
 mod changes;
+mod conditions;
 mod doubts;
 mod erasing;
 mod fences;
@@ -140,6 +141,11 @@ macro_rules! contract {
                 records_belong_to_their_tenant_or_to_nobody,
                 of_writers_at_the_same_time_one_wins,
                 the_revision_grows_by_one_with_every_write,
+            }
+            conditions::{
+                a_condition_is_replaced_only_by_the_next_version,
+                conditions_belong_to_their_tenant_and_go_with_it,
+                a_condition_may_come_with_its_audit_row,
             }
             changes::{
                 every_write_tells_what_it_changed,

@@ -2,8 +2,8 @@
 
 use apportion::domain::charge::TenantRef;
 use apportion::domain::ids::TenantId;
-use apportion::ledger::RecordKind::{Key, Plan, Settings};
-use apportion::ledger::{Bucket, Changed, Changes, Erasure, Ledger, Org, Told, User, What};
+use apportion::ledger::RecordKind::{Key, Plan, Pool, Settings};
+use apportion::ledger::{Bucket, Changed, Changes, Erasure, Ledger, Org, PoolCondition, Told, User, What};
 
 use super::Room;
 use super::samples::*;
@@ -84,12 +84,15 @@ pub async fn every_write_tells_what_it_changed(room: impl Room) {
     ear.hears(&[user_of(tenant, "u_1")], "a user again").await;
     ledger.put_org(tenant, org("acme"), written()).await.unwrap();
     ear.hears(&[of(tenant, What::Org(Bucket::of(tenant, "acme")))], "an org").await;
+    let condition = PoolCondition { pool: "p".into(), version: 1, body: "{}".into() };
+    ledger.put_condition(tenant, condition, None).await.unwrap();
+    ear.hears(&[of(tenant, What::Record(Pool, "p".into()))], "a pool's condition").await;
     ledger.delete_tenant(tenant, written()).await.unwrap();
     ear.hears(&[of(tenant, What::Tenant)], "a tenant goes").await;
     while ledger.purge_tenant(tenant, 100).await.unwrap() {}
     ledger.end_purge(tenant).await.unwrap();
     ear.hears_nothing("a purge").await;
-    let all = told(ledger, ear.heard - 9).await;
+    let all = told(ledger, ear.heard - 10).await;
     assert_eq!(all.last().unwrap().changed, of(tenant, What::Tenant), "after the purge as well");
 }
 
