@@ -82,7 +82,8 @@ async fn who_came_first_goes_first_at_whichever_node() {
 async fn of_many_who_wait_those_who_hang_up_take_nothing() {
     const PLACES: u64 = 20;
     let Some((t, nodes, _turn)) = pair(PLACES).await else { return };
-    let many = number_from_env("QUEUE_WAITERS", 1000) as u64;
+    // Nobody waits longer than a minute, however crowded the machine is.
+    let many = number_from_env("QUEUE_WAITERS", 200) as u64;
     let mut holds = Vec::new();
     for _ in 0..PLACES {
         holds.push(t.check(call("first")).await.hold_id());
