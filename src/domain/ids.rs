@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::time::Millis;
+
 /// Why a text is no identifier, as a sentence for the caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -168,6 +170,11 @@ impl HoldId {
         Self(time | 7 << 76 | rand_a << 64 | 2 << 62 | rand_b)
     }
 
+    /// The time that it was built from.
+    pub fn made_at(self) -> Millis {
+        Millis((self.0 >> 80) as i64)
+    }
+
     /// Parses `hold_` + a hyphenated lower-case UUID.
     pub fn parse(text: &str) -> Option<Self> {
         let uuid = text.strip_prefix("hold_")?.as_bytes();
@@ -218,6 +225,7 @@ mod tests {
         let id = HoldId::from_parts(1_764_454_800_123, [0xa7; 16]);
         assert_eq!(HoldId::parse(&id.to_string()), Some(id));
         assert_eq!(id.to_string().as_bytes()[19], b'7', "version 7");
+        assert_eq!(id.made_at(), Millis(1_764_454_800_123));
         for bad in ["", "hold_", "hold_0", "x", &id.to_string()[1..], &id.to_string().to_uppercase()] {
             assert_eq!(HoldId::parse(bad), None, "{bad}");
         }

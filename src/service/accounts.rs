@@ -3,10 +3,14 @@
 
 use std::sync::Arc;
 
+use tokio::sync::{Mutex, MutexGuard};
+use tokio::time::{Instant, timeout_at};
+
 use super::error::ServiceError;
+use super::slots::PATIENCE;
 use super::{Service, Tenant, Unrecorded};
 use crate::domain::account::Account;
-use crate::domain::charge::{AccountKey, Charge};
+use crate::domain::charge::{AccountKey, Charge, TenantRef};
 use crate::domain::hold::Hold;
 use crate::domain::ids::HoldId;
 use crate::domain::plan::Scope;
@@ -26,6 +30,7 @@ impl Service {
         now: Millis,
         operation: impl Fn() -> Reply<'a, T>,
     ) -> Result<T, ServiceError> {
+        let mut until = None;
         for _ in 0..ROUNDS {
             let missing = match operation().await {
                 Ok(Step::Done(outcome)) => return Ok(outcome),
@@ -34,6 +39,18 @@ impl Service {
                     self.make_good(error).await?;
                     continue;
                 }
+            };
+            // Many wait for what many share: one of them loads it.
+            let _turn = match missing.keys.iter().find(|key| key.scope != Scope::User) {
+                None => None,
+                Some(shared) => match self.load_turn(shared.tenant) {
+                    Ok(turn) => Some(turn),
+                    Err(taken) => {
+                        let until = *until.get_or_insert_with(|| Instant::now() + PATIENCE);
+                        drop(timeout_at(until, taken.lock()).await.map_err(|_| ServiceError::Overloaded)?);
+                        continue;
+                    }
+                },
             };
             if let Some(position) = missing.after {
                 self.on_record(position).await?;
@@ -82,6 +99,12 @@ impl Service {
             return Ok(Some(hold));
         }
         Ok(self.ledger.hold(tenant.number, id).await?.map(Arc::new))
+    }
+
+    /// The turn to load what a tenant's users share; `Err`: somebody has it.
+    fn load_turn(&self, tenant: TenantRef) -> Result<MutexGuard<'_, ()>, &Mutex<()>> {
+        let turns = &self.load_turns[tenant.0 as usize % self.load_turns.len()];
+        turns.try_lock().map_err(|_| turns)
     }
 
     async fn stored(&self, key: &AccountKey, now: Millis) -> Result<StoredAccount, ServiceError> {
@@ -184,3 +207,7 @@ impl From<EngineError> for ServiceError {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "accounts_tests.rs"]
+mod tests;

@@ -13,6 +13,10 @@ pub enum ServiceError {
     /// The same call may succeed later; nothing was changed.
     #[error("the store is not available")]
     StoreUnavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// Nobody knows the hold, but another node may have admitted it during an
+    /// outage: the same call will find it once that is booked.
+    #[error("the hold may have been admitted during an outage by another node and is not booked yet")]
+    MaybeUnbooked,
     /// More is waiting than can be served in time.
     #[error("too much is waiting already")]
     Overloaded,

@@ -35,7 +35,10 @@ impl Service {
         self.must_be_booked(tenant, command.id)?;
         for _ in 0..ROUNDS {
             let Some(hold) = self.current_hold(tenant, command.id).await? else {
-                return Ok(FinishReply::NotFound);
+                return match self.may_be_unbooked(tenant, command.id) {
+                    true => Err(ServiceError::MaybeUnbooked),
+                    false => Ok(FinishReply::NotFound),
+                };
             };
             let user = hold.user.clone();
             match self.extend_once(tenant, &command, hold).await {

@@ -116,7 +116,12 @@ impl Service {
     pub(super) async fn finish(&self, tenant: &Tenant, id: HoldId, ending: &Ending<'_>) -> Ended {
         match self.finish_unbooked(tenant, id, ending).await? {
             Some(reply) => Ok((reply, Unrecorded(None))),
-            None => self.finish_on_record(tenant, id, ending).await,
+            None => match self.finish_on_record(tenant, id, ending).await? {
+                (FinishReply::NotFound, _) if self.may_be_unbooked(tenant, id) => {
+                    Err(ServiceError::MaybeUnbooked)
+                }
+                ended => Ok(ended),
+            },
         }
     }
 

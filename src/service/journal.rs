@@ -84,11 +84,11 @@ impl Service {
                 return Ok(Recorded::Elsewhere);
             }
             Err(error) => {
-                tracing::error!(
-                    error = &error as &dyn std::error::Error,
-                    changes = batch.changes.len(),
-                    "cannot record"
-                );
+                // That the ledger is away is told once, when the outage begins.
+                if !matches!(error, LedgerError::Unavailable(_)) {
+                    let changes = batch.changes.len();
+                    tracing::error!(error = &error as &dyn std::error::Error, changes, "cannot record");
+                }
                 self.outage.missed(Operation::Record, &error);
                 self.engine.failed(batch).await;
                 self.registry.watchers.everything_changed();

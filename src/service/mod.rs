@@ -100,6 +100,8 @@ pub struct Service {
     /// Whoever moves a user's record and account to another name or back, or
     /// needs them to stay, one at a time. Taken after `turns` where both are.
     user_turns: Box<[tokio::sync::Mutex<()>]>,
+    /// Whoever loads what a tenant's users share, one at a time by tenant.
+    load_turns: Box<[tokio::sync::Mutex<()>]>,
     /// Stands in for a plan that is gone.
     no_plan: Plan,
     stopping: AtomicBool,
@@ -133,6 +135,7 @@ impl Service {
             tallies: Tallies::default(),
             turns: turns(),
             user_turns: turns(),
+            load_turns: turns(),
             no_plan: Plan::none(),
             stopping: AtomicBool::new(false),
             drained: tokio::sync::Notify::new(),

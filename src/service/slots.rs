@@ -19,7 +19,7 @@ use crate::ledger::LedgerError;
 /// Between two looks whether something is on record.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 /// How long a call waits for what it needs to be on record.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Service {
     /// Sees to it that a tenant's slot is not behind the ledger.

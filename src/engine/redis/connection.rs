@@ -22,9 +22,9 @@ const DIAL_PAUSE_MAX: Duration = Duration::from_millis(250);
 /// A server that has been away for so long is not waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Which connection an answer came over: every new one has a number of its
-/// own. Another number than before means that something may have happened to
-/// the server meanwhile, or that it is another server.
+/// Over which connection, or those to the same life of a server, an answer came.
+/// Another number than before means that something may have happened to the
+/// server meanwhile, or that it is another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Generation(u64);
 
@@ -52,6 +52,9 @@ pub(super) struct Node {
     runtime: Handle,
     live: ArcSwapOption<Live>,
     dial: tokio::sync::Mutex<Dial>,
+    /// Nobody else ever takes over for it: who is the same server, and has not
+    /// started anew, has forgotten nothing.
+    is_alone: bool,
     outage: Outage,
 }
 
@@ -66,7 +69,12 @@ struct Dial {
     pause: Duration,
     not_before: Option<Instant>,
     error: String,
+    /// Whom the last connection led to.
+    reached: Option<(Life, Generation)>,
 }
+
+/// A server from its start to its end, for as long as it was a primary.
+type Life = [String; 2];
 
 impl Node {
     pub fn new(
@@ -81,8 +89,22 @@ impl Node {
             runtime,
             live: ArcSwapOption::empty(),
             dial: tokio::sync::Mutex::default(),
+            is_alone: false,
             outage: Outage::default(),
         }))
+    }
+
+    /// The only server there is.
+    pub fn alone(
+        ways: Vec<ConnectionInfo>,
+        endpoint: Endpoint,
+        runtime: Handle,
+    ) -> Result<Arc<Self>, RedisError> {
+        let mut node = Self::new(ways, endpoint, runtime)?;
+        if let Some(node) = Arc::get_mut(&mut node) {
+            node.is_alone = true;
+        }
+        Ok(node)
     }
 
     /// How it is connected to, for connections of another kind.
@@ -178,12 +200,14 @@ impl Node {
         if dial.not_before.is_some_and(|from| Instant::now() < from) {
             return Err(Trouble::Broken(dial.error.clone()));
         }
-        let clients = self.clients.clone();
-        let dialled = self.runtime.spawn(timeout(ATTEMPT, dial_each(clients)));
+        let (clients, asks) = (self.clients.clone(), self.is_alone);
+        let dialled = self.runtime.spawn(timeout(ATTEMPT, dial_each(clients, asks)));
         let trouble = match timeout_at(until, dialled).await {
-            Ok(Ok(Ok(Ok(connection)))) => {
-                *dial = Dial::default();
-                let live = Arc::new(Live { connection, generation: Generation::next() });
+            Ok(Ok(Ok(Ok((connection, life))))) => {
+                let before = dial.reached.take().filter(|(known, _)| life.as_ref() == Some(known));
+                let generation = before.map_or_else(Generation::next, |(_, generation)| generation);
+                *dial = Dial { reached: life.map(|life| (life, generation)), ..Dial::default() };
+                let live = Arc::new(Live { connection, generation });
                 self.live.store(Some(live.clone()));
                 return Ok(live);
             }
@@ -204,15 +228,32 @@ impl Node {
     }
 }
 
-async fn dial_each(clients: Vec<Client>) -> redis::RedisResult<MultiplexedConnection> {
+/// `asks`: also which life of which server it is.
+async fn dial_each(
+    clients: Vec<Client>,
+    asks: bool,
+) -> redis::RedisResult<(MultiplexedConnection, Option<Life>)> {
     let mut error = None;
     for client in clients {
         match client.get_multiplexed_async_connection_with_config(&settings()).await {
-            Ok(connection) => return Ok(connection),
+            Ok(mut connection) => {
+                let life = if asks { life(&mut connection).await } else { None };
+                return Ok((connection, life));
+            }
             Err(why) => error = error.or(Some(why)),
         }
     }
     Err(error.unwrap_or_else(|| (redis::ErrorKind::InvalidClientConfig, "no way to connect").into()))
+}
+
+/// `None`: it does not say (not everybody may ask).
+async fn life(connection: &mut MultiplexedConnection) -> Option<Life> {
+    let mut question = redis::cmd("INFO");
+    question.arg("server").arg("replication");
+    let text: String = question.query_async(connection).await.ok()?;
+    let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    // The first ends with the process, the second with its time as a primary.
+    Some([line("run_id")?.trim().to_owned(), line("master_replid")?.trim().to_owned()])
 }
 
 /// We have our own time-outs, and the crate's would come on top.

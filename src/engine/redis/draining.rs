@@ -14,9 +14,11 @@ use tokio::sync::{Notify, oneshot};
 use super::answers::bytes;
 use super::bytes::Unreadable;
 use super::calls::Call;
+use super::connection::Generation;
 use super::engine::{RedisEngine, unavailable, unreadable};
 use super::keys::Keys;
 use super::record::Record;
+use super::slots::Meta;
 use super::state::Packed;
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::HoldId;
@@ -241,13 +243,13 @@ impl RedisEngine {
         let from = format!("{}-0", recorded.drained + 1);
         let mut range = cmd("XRANGE");
         range.arg(keys.stream()).arg(from).arg("+").arg("COUNT").arg(PORTION);
-        let (value, _) = self.redis.run(self.hash_slot(tenant), &range).await.map_err(unavailable)?;
+        let (value, over) = self.redis.run(self.hash_slot(tenant), &range).await.map_err(unavailable)?;
         let Value::Array(entries) = value else { return Err(unreadable(Unreadable)) };
         let (mut changes, mut to) = (Vec::with_capacity(entries.len()), recorded.drained);
         for entry in entries {
             let (number, fields) = entry_parts(entry).map_err(unreadable)?;
             if number != to + 1 {
-                if to > recorded.drained || !self.has_drained(tenant, recorded).await? {
+                if to > recorded.drained || self.is_missing(tenant, recorded, over).await? {
                     let expected = to + 1;
                     tracing::error!(tenant.number = tenant.0, number, expected, "a change is missing");
                 }
@@ -260,10 +262,17 @@ impl RedisEngine {
         Ok((!changes.is_empty()).then_some(Batch { changes, fence: Some(fence) }))
     }
 
-    /// Whether more is on record by now, and was cut off.
-    async fn has_drained(&self, tenant: TenantRef, recorded: Slot) -> Result<bool, EngineError> {
-        let (meta, _) = self.meta(tenant).await?;
-        Ok(meta.is_some_and(|meta| meta.epoch == recorded.epoch && meta.drained > recorded.drained))
+    /// Whether what should come next was never cut off. Between two looks more may have come on
+    /// record, and over another connection it may be another server, or an older state of it.
+    async fn is_missing(
+        &self,
+        tenant: TenantRef,
+        recorded: Slot,
+        over: Generation,
+    ) -> Result<bool, EngineError> {
+        let (meta, generation) = self.meta(tenant).await?;
+        let is_same = |meta: Meta| meta.epoch == recorded.epoch && meta.drained <= recorded.drained;
+        Ok(generation == over && meta.is_some_and(is_same))
     }
 
     pub(super) async fn on_record(&self, batch: Batch) {

@@ -220,7 +220,7 @@ impl Shared {
     fn new(address: Address) -> Result<Self, RedisError> {
         let runtime = Handle::current();
         let mut nodes = HashMap::new();
-        let mut known = |endpoint: &Endpoint| -> Result<Arc<Node>, RedisError> {
+        let known = |endpoint: &Endpoint| -> Result<Arc<Node>, RedisError> {
             let node = Node::new(address.ways(endpoint)?, endpoint.clone(), runtime.clone())?;
             nodes.insert(endpoint.clone(), node.clone());
             Ok(node)
@@ -228,7 +228,8 @@ impl Shared {
         let mut map = Map::default();
         let guides = match &address.target {
             Target::One(endpoint) => {
-                map = Map::of_one(known(endpoint)?);
+                let node = Node::alone(address.ways(endpoint)?, endpoint.clone(), runtime.clone())?;
+                map = Map::of_one(node);
                 Vec::new()
             }
             Target::Cluster(endpoints) => endpoints.iter().map(known).collect::<Result<_, _>>()?,

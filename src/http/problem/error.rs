@@ -16,6 +16,7 @@ impl From<ServiceError> for Problem {
             ServiceError::Corrupt(_) => {
                 Self::new(Kind::Internal, "Something stored cannot be read.").caused_by(error)
             }
+            ServiceError::MaybeUnbooked => Self::new(Kind::StoreUnavailable, detail),
             ServiceError::StreamLimit => Self::new(Kind::StreamLimit, detail),
             ServiceError::Overloaded | ServiceError::Moved | ServiceError::ClockOff => {
                 Self::new(Kind::Overloaded, detail)

@@ -5,11 +5,15 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::super::finishing::{Ending, implausible};
+use super::super::settings::OnOutage;
 use super::super::{FinishReply, Finished, Service, ServiceError, Tenant};
 use super::{Entry, Outage, Told};
 use crate::domain::hold::{FinishedBy, Hold};
 use crate::domain::ids::HoldId;
 use crate::engine::{self, Finish};
+
+/// How far ahead of this node's clock another one's may be.
+const CLOCKS_APART_MS: i64 = 10_000;
 
 impl Service {
     /// Ends a hold that is not booked yet: that is noted like its admission,
@@ -58,6 +62,18 @@ impl Service {
             Some(is_ended) => Ok(is_ended.then(|| done(ended, false))),
             None => Err(unbooked()),
         }
+    }
+
+    /// Whether a hold that nobody knows may have been admitted by another node
+    /// without the store, and wait there to be booked: its id says when it was
+    /// made, and its call may be running still.
+    pub(in crate::service) fn may_be_unbooked(&self, tenant: &Tenant, id: HoldId) -> bool {
+        let settings = &tenant.catalog().settings;
+        let age_ms = tenant.now().0 - id.made_at().0;
+        let most_ms = i64::from(settings.max_hold_seconds) * 1000;
+        self.engine.has_slots()
+            && settings.on_outage == OnOutage::Bounded
+            && (-CLOCKS_APART_MS..most_ms).contains(&age_ms)
     }
 
     /// # Errors

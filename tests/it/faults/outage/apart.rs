@@ -9,7 +9,7 @@ use crate::harness::postgres::Postgres;
 use crate::harness::proxy::Proxy;
 use crate::harness::redis::{Node, Single};
 use crate::harness::sheets::Sheet;
-use crate::harness::{Reply, Server, Tenant};
+use crate::harness::{Client, Reply, Server, Tenant};
 
 /// Servers that may be killed, and a tenant on them.
 async fn stage(redis: &str, postgres: &Postgres, sheet: Sheet) -> Tenant {
@@ -121,5 +121,37 @@ async fn a_check_that_redis_took_while_its_answers_were_lost_is_booked_once() {
     let again = t.check(check).await;
     assert_eq!((again.hold_id(), again.header("idempotency-replayed")), (hold.clone(), Some("true")));
     t.finish(&hold, 60, 0).await.ok();
+    assert_has(&t.left("u", "tokens_per_month").await, &json!({"used": 67, "held": 0}));
+}
+
+/// The other node is cut off from Redis and this one is not: nobody here knows of an outage.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_of_a_call_that_another_node_has_not_booked_yet_is_asked_for_again() {
+    let (Some(redis), Some(postgres)) = (lasting_redis(), Postgres::start()) else { return };
+    let proxy = Proxy::before(&redis.address());
+    let t = stage(&format!("redis://{}", proxy.address), &postgres, Sheet::new().mt(10_000).cc(9)).await;
+    t.put_settings(json!({"on_outage": "bounded"})).await.ok();
+    let other = t.server.beside(&[("APPORTION_REDIS_URL", &redis.url())]);
+    let other = Client::new(&other.url, &t.client.token);
+    let before = t.ask("u", 7, 0).await.hold_id();
+    other.settle(&before, json!({"input_tokens": 7, "output_tokens": 0})).await.ok();
+
+    proxy.refuse(true);
+    proxy.cut();
+    let hold = admitted(vec![t.ask("u", 100, 0).await]).pop().expect("the share has room");
+    for reply in [
+        other.settle(&hold, json!({"input_tokens": 60, "output_tokens": 0})).await,
+        other.release(&hold).await,
+        other.extend(&hold, json!({"lease_seconds": 60})).await,
+    ] {
+        let reply = reply.refused(503, "store_unavailable");
+        assert!(reply.header("retry-after").is_some() && reply.body["retryable"] == true, "{}", reply.text);
+    }
+    // Its call would have ended long ago, or never was.
+    let old = "hold_01932d3e-9f1c-7c4b-b7e5-5a2f0c9d8e71";
+    other.settle(old, json!({"input_tokens": 60, "output_tokens": 0})).await.refused(404, "not_found");
+    proxy.refuse(false);
+    until_over(&t).await;
+    other.settle(&hold, json!({"input_tokens": 60, "output_tokens": 0})).await.ok();
     assert_has(&t.left("u", "tokens_per_month").await, &json!({"used": 67, "held": 0}));
 }
