@@ -8,5 +8,6 @@ mod parallel;
 mod postgres;
 pub mod process;
 mod rights;
+mod soak;
 mod stop;
 mod store;

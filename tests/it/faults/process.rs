@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use crate::harness::lasting::signal;
+use crate::harness::lasting::{freeze, signal};
 use crate::harness::{binary, stores};
 
 /// A serving process; killed when dropped.
@@ -64,6 +64,14 @@ impl Process {
         said.lines().filter(|line| line.contains(words)).map(str::to_owned).collect()
     }
 
+    /// What it keeps in memory.
+    pub fn megabytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        kilobytes.unwrap_or(0) / 1024
+    }
+
     /// SIGTERM.
     pub fn terminate(&self) {
         signal(self.child.id(), "TERM");
@@ -71,7 +79,7 @@ impl Process {
 
     /// It stands still, with its connections open.
     pub fn freeze(&self) {
-        signal(self.child.id(), "STOP");
+        freeze(self.child.id());
     }
 
     pub fn thaw(&self) {

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, mpsc};
+use std::time::Duration;
 
 type Order = (Command, mpsc::Sender<Result<Child>>);
 
@@ -86,6 +87,20 @@ pub fn skipped(program: &str) {
 pub fn signal(pid: u32, name: &str) {
     let sent = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
     assert!(sent.expect("kill runs").success(), "{name} to {pid}");
+}
+
+/// Lets a process stand still, and waits until it does: on a crowded machine its threads go on
+/// for a while after the signal.
+pub fn freeze(pid: u32) {
+    signal(pid, "STOP");
+    let stands = |task: Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(task.expect("a thread").path().join("stat"));
+        // The state is behind the name, which may have anything in it.
+        stat.map_or(true, |stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['T', 'Z'])))
+    };
+    while !std::fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|mut tasks| tasks.all(stands)) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// A port that was free just now. Not one of those that outgoing connections

@@ -117,7 +117,7 @@ impl Postgres {
     /// It stands still, with its connections open.
     pub fn freeze(&self) {
         let child = self.child.lock().unwrap();
-        lasting::signal(child.id(), "STOP");
+        lasting::freeze(child.id());
         signal_all(&workers(&child), "STOP");
     }
 

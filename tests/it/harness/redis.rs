@@ -16,7 +16,7 @@ use super::lasting::{self, found_or_skipped, free_port};
 use super::server::scratch;
 
 /// How long a server may take to come up on a crowded machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// One Redis process, on a port and in a directory that stay its own.
 pub struct Node {
@@ -104,7 +104,7 @@ impl Node {
 
     /// It stands still, with its connections open.
     pub fn freeze(&self) {
-        lasting::signal(self.child.lock().unwrap().id(), "STOP");
+        lasting::freeze(self.child.lock().unwrap().id());
     }
 
     pub fn thaw(&self) {
@@ -256,6 +256,10 @@ impl Watched {
 
     /// From now on nothing reaches the replica any more: it is not let in.
     pub fn cut_replica_off(&self) {
+        // Sentinels do not promote who was cut off for ten times as long before.
+        for sentinel in &self.sentinels {
+            sentinel.run::<()>(&["SENTINEL", "SET", "main", "down-after-milliseconds", "3000"]);
+        }
         self.replica.run::<()>(&["CONFIG", "SET", "masterauth", "wrong"]);
         self.primary.run::<i64>(&["CLIENT", "KILL", "TYPE", "replica"]);
         wait_until("the link's end", || self.replica.info("master_link_status") == "down");
@@ -295,10 +299,6 @@ impl Cluster {
             node.run::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch.to_string()]);
             node.run::<()>(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
         }
-        let bus = |node: &Node| {
-            let port: Vec<String> = node.run(&["CONFIG", "GET", "cluster-port"]);
-            port[1].clone()
-        };
         for node in &nodes[1..] {
             nodes[0].run::<()>(&["CLUSTER", "MEET", "127.0.0.1", &node.port.to_string(), &bus(node)]);
         }
@@ -322,6 +322,33 @@ impl Cluster {
                     && says(node, "cluster_slots_ok:16384")
             });
         }
+    }
+
+    /// A replica of one of them, in step with it and known to all.
+    pub fn add_replica_of(&self, primary: &Node) -> Node {
+        let replica = cluster_node();
+        let (port, bus) = (primary.port.to_string(), bus(primary));
+        replica.run::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
+        wait_until("the primary is known", || {
+            replica.try_run::<()>(&["CLUSTER", "REPLICATE", &id(primary)]).is_ok()
+        });
+        wait_until("the replica", || replica.info("master_link_status") == "up");
+        let own = id(&replica);
+        for node in &self.nodes {
+            wait_until("all know the replica", || {
+                let nodes: String = node.run(&["CLUSTER", "NODES"]);
+                nodes.lines().any(|line| line.starts_with(&own) && line.contains("slave"))
+            });
+        }
+        replica
+    }
+
+    /// Until a replica has taken the place of its primary.
+    pub fn wait_until_promoted(&self, replica: &Node) {
+        wait_until("the promotion", || {
+            replica.info("role") == "master"
+                && replica.run::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
+        });
     }
 
     /// The node that has a slot, by its own word.
@@ -372,6 +399,12 @@ impl Cluster {
 fn cluster_node() -> Node {
     let bus = free_port().to_string();
     Node::start(&["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-port", &bus])
+}
+
+/// The port by which nodes speak with each other.
+fn bus(node: &Node) -> String {
+    let port: Vec<String> = node.run(&["CONFIG", "GET", "cluster-port"]);
+    port[1].clone()
 }
 
 fn id(node: &Node) -> String {

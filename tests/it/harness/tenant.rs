@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -52,6 +53,9 @@ impl Tenant {
             now: std::sync::atomic::AtomicI64::new(instant(now)),
             id,
         };
+        // A store may be slow to come up on a crowded machine.
+        let from = Instant::now();
+        while tenant.put_clock(now).await.status == 503 && from.elapsed() < Duration::from_secs(30) {}
         tenant.put_clock(now).await.ok();
         tenant
     }

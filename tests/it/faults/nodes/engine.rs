@@ -20,10 +20,13 @@ async fn a_redis_that_keeps_a_file_loses_nothing_when_it_is_killed() {
         let (Some(redis), Some(postgres)) = (Single::start(&settings), Postgres::shared()) else { return };
         let pair = Pair::on(&redis.url(), postgres).await;
         let told = kill_redis(&pair, &redis).await;
-        assert_eq!(pair.rebuilt(), 0, "it came back as it was");
-        let fault = format!("kill -9 of Redis, AOF {fsync}");
-        check(&pair, &told, &[&redis], &fault, Loss::Nothing).await;
-        assert_eq!(pair.rebuilt(), 1, "built anew once, whichever node saw it first");
+        let behind = pair.rebuilt();
+        // While the last flush takes long, `everysec` puts off writing for up to two seconds.
+        assert!(behind == 0 || (behind == 1 && fsync == "everysec"), "it came back as it was: {behind}");
+        let loss = if behind == 0 { Loss::Nothing } else { Loss::NotOnRecord };
+        let fault = format!("kill -9 of Redis, AOF {fsync}{}", ["", ", which lagged"][behind as usize]);
+        check(&pair, &told, &[&redis], &fault, loss).await;
+        assert_eq!(pair.rebuilt(), behind + 1, "built anew once, whichever node saw it first");
     }
 }
 

@@ -9,6 +9,7 @@ use super::truth::{check, eventually};
 use super::{Load, Loss, Pair};
 use crate::harness::number_from_env;
 use crate::harness::postgres::Postgres;
+use crate::harness::proxy::Proxy;
 use crate::harness::redis::Single;
 
 const SOME: usize = 250;
@@ -47,6 +48,27 @@ async fn users_who_are_known_go_on_while_postgres_is_away_and_it_all_comes_on_re
     check(&pair, &told, &[&redis], &fault, Loss::Nothing).await;
     let now = pair.psql("SELECT drained FROM slots WHERE tenant = $T").parse::<u64>().unwrap();
     assert!(now > drained || pair.rebuilt() > 0);
+    postgres.kill();
+}
+
+/// The slots cannot be compared with the ledger now, and need not be.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_to_redis_that_break_while_postgres_is_away_close_no_door() {
+    let (Some(redis), Some(postgres)) = (Single::start(&[]), own_postgres()) else { return };
+    let proxy = Proxy::before(&redis.address());
+    let pair = Pair::on(&format!("redis://{}", proxy.address), postgres).await;
+    let load = Load::start(&pair);
+    load.answers(SOME).await;
+    postgres.kill();
+    for _ in 0..5 {
+        proxy.cut();
+        load.answers(SOME / 5).await;
+    }
+    postgres.restart();
+    let told = load.stop().await;
+    assert_eq!((told.refused(), pair.rebuilt()), (0, 0));
+    let fault = "connections to Redis cut five times while Postgres is away";
+    check(&pair, &told, &[&redis], fault, Loss::Nothing).await;
     postgres.kill();
 }
 

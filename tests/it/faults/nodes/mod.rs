@@ -6,6 +6,7 @@
 //! every figure there is afterwards. Each test prints a line of a table (`--nocapture`).
 
 mod clocks;
+mod cluster;
 mod commands;
 mod engine;
 mod failover;
@@ -18,4 +19,4 @@ mod truth;
 
 pub use load::Load;
 pub use pair::Pair;
-pub use truth::Loss;
+pub use truth::{Loss, eventually, every_key_ends};

@@ -26,6 +26,8 @@ pub struct Pair {
     places: [TempDir; 2],
     addresses: [String; 2],
     nodes: [Option<Process>; 2],
+    /// What nodes said that have ended.
+    odd: Vec<String>,
     settings: [Settings; 2],
     clients: [Client; 2],
     /// The tenant's clock stands.
@@ -58,7 +60,8 @@ impl Pair {
         pair
     }
 
-    fn begin(redis: &str, postgres: &'static Postgres, settings: [Settings; 2], stands: bool) -> Self {
+    /// Two nodes and a tenant without plans.
+    pub fn begin(redis: &str, postgres: &'static Postgres, settings: [Settings; 2], stands: bool) -> Self {
         let database = postgres.empty();
         let own = [("redis_url", redis.to_owned()), ("database_url", database.url())];
         let places = [(); 2].map(|()| {
@@ -73,8 +76,17 @@ impl Pair {
             cli(places[0].path(), &["token", "mint", "--tenant", "pair", "--scope", scope, "--ttl", "24h"]);
         let addresses = [(); 2].map(|()| format!("127.0.0.1:{}", free_port()));
         let clients = [0, 1].map(|node: usize| Client::new(&format!("http://{}", addresses[node]), &token));
-        let mut pair =
-            Self { database, epoch: 0, places, addresses, nodes: [None, None], settings, clients, stands };
+        let mut pair = Self {
+            database,
+            epoch: 0,
+            places,
+            addresses,
+            nodes: [None, None],
+            odd: Vec::new(),
+            settings,
+            clients,
+            stands,
+        };
         pair.start(0);
         pair.start(1);
         pair
@@ -88,16 +100,41 @@ impl Pair {
     }
 
     pub fn kill(&mut self, node: usize) {
-        self.nodes[node].take().expect("it runs").kill();
+        let process = self.nodes[node].take().expect("it runs");
+        self.odd.extend(odd(&process));
+        process.kill();
+    }
+
+    /// SIGTERM, and its end.
+    pub fn stop(&mut self, node: usize) {
+        let process = self.nodes[node].take().expect("it runs");
+        process.terminate();
+        self.odd.extend(odd(&process));
+        process.wait();
     }
 
     /// Nodes that met what must never be say so.
     pub fn nothing_odd_was_said(&self) {
-        for words in ["decided otherwise", "cannot be read", "a change is missing", "panicked"] {
-            for node in self.nodes.iter().flatten() {
-                assert_eq!(node.said(words), [""; 0]);
-            }
+        let odd: Vec<String> =
+            self.odd.iter().cloned().chain(self.nodes.iter().flatten().flat_map(odd)).collect();
+        assert_eq!(odd, [""; 0]);
+    }
+
+    /// The last warnings of each node.
+    pub fn last_said(&self, most: usize) -> String {
+        let mut said = Vec::new();
+        for node in self.nodes.iter().flatten() {
+            let mut lines = node.said("\"level\":\"WARN\"");
+            lines.extend(node.said("\"level\":\"ERROR\""));
+            lines.sort();
+            said.extend(lines.split_off(lines.len().saturating_sub(most)));
         }
+        said.join("\n")
+    }
+
+    /// The memory of both nodes.
+    pub fn megabytes(&self) -> u64 {
+        self.nodes.iter().flatten().map(Process::megabytes).sum()
     }
 
     pub fn process(&self, node: usize) -> &Process {
@@ -110,6 +147,10 @@ impl Pair {
 
     pub fn clients(&self) -> &[Client; 2] {
         &self.clients
+    }
+
+    pub fn database_url(&self) -> String {
+        self.database.url()
     }
 
     /// Runs a statement; `$T` stands for the tenant's number.
@@ -161,6 +202,12 @@ impl Pair {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
+}
+
+/// Lines of what must never be.
+fn odd(process: &Process) -> Vec<String> {
+    let words = ["decided otherwise", "cannot be read", "a change is missing", "panicked"];
+    words.iter().flat_map(|words| process.said(words)).collect()
 }
 
 /// The second node believes the tokens of the first.

@@ -56,22 +56,28 @@ async fn all_at_once(nodes: [&Client; 2], round: usize, bodies: Vec<Value>) -> V
     let calls = bodies.into_iter().enumerate().map(async |(place, mut body)| {
         body["request_id"] = json!(format!("{round}-{place}"));
         let mut node = place;
-        eventually(|| {
-            node += 1;
-            nodes[node % 2].check(body.clone())
-        })
-        .await
+        loop {
+            let reply = eventually(|| {
+                node += 1;
+                nodes[node % 2].check(body.clone())
+            })
+            .await;
+            // The node gave up reading: this machine was too busy to send.
+            if reply.status != 408 {
+                return reply;
+            }
+        }
     });
     stream::iter(calls).buffer_unordered(IN_FLIGHT).collect().await
 }
 
 fn all_have<'r>(refused: impl Iterator<Item = &'r Reply>, code: &str) {
     let others = refused.filter(|reply| reply.code() != code);
-    assert_eq!(others.map(|reply| reply.text.as_str()).collect::<Vec<_>>(), [""; 0]);
+    assert_eq!(others.map(|reply| (reply.status, reply.text.as_str())).collect::<Vec<_>>(), []);
 }
 
 fn rounds() -> usize {
-    number_from_env("PARALLEL_ROUNDS", 2).div_ceil(2)
+    number_from_env("PARALLEL_ROUNDS", 1)
 }
 
 async fn one_account(stores: Stores) {

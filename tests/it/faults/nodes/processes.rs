@@ -30,6 +30,23 @@ async fn what_a_killed_node_has_answered_comes_on_record_by_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_go_and_come_under_load_lose_nothing() {
+    let (Some(redis), Some(postgres)) = (Single::start(&[]), Postgres::shared()) else { return };
+    let mut pair = Pair::on(&redis.url(), postgres).await;
+    let load = Load::start(&pair);
+    for node in [0, 1] {
+        load.answers(SOME / 2).await;
+        tokio::task::block_in_place(|| pair.stop(node));
+        load.answers(SOME / 2).await;
+        tokio::task::block_in_place(|| pair.start(node));
+    }
+    load.answers(SOME / 2).await;
+    let told = load.stop().await;
+    assert_eq!((told.refused(), pair.rebuilt()), (0, 0));
+    check(&pair, &told, &[&redis], "a node stopped and one added, twice", Loss::Nothing).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_slept_longer_than_a_lease_ends_nothing_twice() {
     let (Some(redis), Some(postgres)) = (Single::start(&[]), Postgres::shared()) else { return };
     let pair = Pair::in_real_time(&redis.url(), postgres, [Vec::new(), Vec::new()]).await;
@@ -54,7 +71,12 @@ async fn a_node_that_slept_longer_than_a_lease_ends_nothing_twice() {
         .collect();
     for (user, hold) in &holds {
         // The lease ends by itself, seen from the other node.
-        while eventually(|| awake.hold(hold)).await.ok()["hold"]["state"] != "in_doubt" {
+        loop {
+            let state = eventually(|| awake.hold(hold)).await.ok()["hold"]["state"].clone();
+            if state == "in_doubt" {
+                break;
+            }
+            assert_eq!(state, "held", "nobody else has ended it");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         assert_eq!(row(&awake.quota(user).await.ok(), "concurrency")["in_use"], 0);

@@ -21,7 +21,7 @@ pub enum Loss {
 }
 
 /// How long the service may take to serve again after what was done to it.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sums {
@@ -215,7 +215,7 @@ fn totals_are_of_settled_holds(pair: &Pair, sums: &BTreeMap<&'static str, Sums>)
 }
 
 /// Nothing stays in Redis for ever but a slot's state and what is not on record.
-fn every_key_ends(redis: &[&Node]) {
+pub fn every_key_ends(redis: &[&Node]) {
     let text = "local found = {}
         for _, key in ipairs(redis.call('KEYS', 'ap:*')) do
             if redis.call('TTL', key) == -1 then found[#found + 1] = key end
