@@ -100,13 +100,11 @@ impl Drains {
         let mut state = self.state.lock();
         let seen = state.slots.entry(tenant).or_default();
         if seen.epoch < epoch {
-            *seen = Seen {
-                epoch,
-                known,
-                drained: known,
-                waiting: std::mem::take(&mut seen.waiting),
-                ..Seen::default()
-            };
+            // Another node has built it anew. Which of the last epoch's changes
+            // came on record it knows, this one does not: whoever waits for one
+            // is told that it did not, and asks again. The new epoch's numbers
+            // say nothing of them.
+            *seen = Seen { epoch, known, drained: known, ..Seen::default() };
         } else if seen.epoch == epoch {
             seen.known = seen.known.max(known);
             seen.compare();
@@ -350,4 +348,34 @@ fn change(keys: &Keys, fields: Fields) -> Result<Change, Unreadable> {
     }
     change.accounts = accounts;
     Ok(change)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TENANT: TenantRef = TenantRef(1);
+
+    #[tokio::test]
+    async fn what_a_lost_epoch_had_is_not_taken_for_a_later_ones_change_of_that_number() {
+        let drains = Drains::default();
+        drains.saw(TENANT, 1, 5);
+        let (recorded, lost) = (drains.ticket(TENANT, 1, 4), drains.ticket(TENANT, 1, 5));
+        drains.on_record(TENANT, 1, 4);
+        assert!(recorded.recorded().await);
+        drains.saw(TENANT, 2, 4);
+        drains.on_record(TENANT, 2, 9);
+        assert!(!lost.recorded().await);
+        assert!(!drains.ticket(TENANT, 1, 6).recorded().await, "nobody can tell any more");
+    }
+
+    #[tokio::test]
+    async fn who_builds_a_slot_anew_tells_what_came_on_record_of_the_last_epoch() {
+        let drains = Drains::default();
+        drains.saw(TENANT, 1, 5);
+        let (recorded, lost) = (drains.ticket(TENANT, 1, 4), drains.ticket(TENANT, 1, 5));
+        drains.begins(TENANT, Slot { epoch: 2, drained: 4 });
+        drains.on_record(TENANT, 2, 9);
+        assert!(recorded.recorded().await && !lost.recorded().await);
+    }
 }

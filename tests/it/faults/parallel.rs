@@ -56,8 +56,9 @@ async fn callers_of_one_pool_are_admitted_up_to_its_limit() {
             let admitted: Vec<String> =
                 replies.iter().filter(|r| r.status == 200).map(Reply::hold_id).collect();
             assert_eq!(admitted.len(), usize::try_from(places).unwrap(), "{callers} callers");
-            let refused = replies.iter().filter(|r| r.status != 200);
-            assert!(refused.into_iter().all(|r| r.code() == "upstream_capacity_exceeded"));
+            for refused in replies.iter().filter(|r| r.status != 200) {
+                assert_eq!(refused.code(), "upstream_capacity_exceeded", "{}", refused.text);
+            }
             for hold in &admitted {
                 t.release(hold).await.ok();
             }
