@@ -177,7 +177,6 @@ pub(super) fn extend(keys: &Keys, head: Head, from: &From<'_>, after: &Hold, ext
         .with(w.0)
         .with(from.operation.to_vec())
         .with(id(before.id))
-        .with(if from.version == 0 { record::whole(before) } else { Vec::new() })
         .with(record::body(after))
         .with(receipts.0)
         .charges(Charges::new(&extend.charges, 0, 0));

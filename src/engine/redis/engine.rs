@@ -17,6 +17,7 @@ use super::draining::Drains;
 use super::error::RedisError;
 use super::keys::Keys;
 use super::map::HashSlot;
+use super::reading::JustRead;
 use super::record::Record;
 use super::script::Script;
 use super::scripts::Scripts;
@@ -68,6 +69,7 @@ pub struct RedisEngine {
     pub(super) views: Mutex<HashMap<TenantRef, View>>,
     pub(super) drains: Drains,
     pub(super) promises: Mutex<HashMap<AccountKey, Promises>>,
+    pub(super) just_read: JustRead,
 }
 
 /// A tenant's slot as this node last saw it.
@@ -97,6 +99,7 @@ impl RedisEngine {
             views: Mutex::default(),
             drains: Drains::default(),
             promises: Mutex::default(),
+            just_read: JustRead::default(),
         }
     }
 

@@ -26,7 +26,9 @@ pub(super) fn tag(owner: Owner) -> String {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&owner.installation.to_le_bytes());
     hasher.update(&owner.tenant.0.to_le_bytes());
-    hasher.finalize().as_bytes()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut first = [0; 8];
+    first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+    format!("{:016x}", u64::from_be_bytes(first))
 }
 
 fn letter(scope: Scope) -> char {

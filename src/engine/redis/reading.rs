@@ -1,7 +1,9 @@
 //! Reads that change nothing, and what the ledger has of an account put there.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use redis::{Pipeline, Value};
 use smallvec::SmallVec;
 
@@ -10,7 +12,7 @@ use super::answers::{bytes, int, opens};
 use super::bytes::Reader;
 use super::calls::{self, Stored};
 use super::engine::{ENDS_TOLD, Place, RedisEngine, unavailable, unreadable};
-use super::record::{self, Record};
+use super::record::{self, Read};
 use super::slots::Meta;
 use super::state::{self, Open, Packed};
 use crate::domain::account::Account;
@@ -24,6 +26,30 @@ use crate::engine::{EngineError, Loaded, Missing, Probed, REQUESTS_KEPT_MS, Rest
 
 /// Lease ends read at most to tell a wait.
 const ENDS_READ: usize = 100_000;
+
+/// Holds as they were shown to somebody who may be about to change them: then
+/// they need not be read again, as the script looks whether they still are so.
+#[derive(Default)]
+pub(super) struct JustRead(Mutex<HashMap<HoldId, Read>>);
+
+/// How many are remembered at most.
+const JUST_READ_MAX: usize = 1024;
+
+impl JustRead {
+    fn add(&self, read: &Read) {
+        let mut all = self.0.lock();
+        // Most are asked for at once, or never.
+        if all.len() >= JUST_READ_MAX {
+            all.clear();
+        }
+        all.insert(read.hold.id, read.clone());
+    }
+
+    /// The record behind what was shown.
+    fn take(&self, shown: &Arc<Hold>) -> Option<Read> {
+        self.0.lock().remove(&shown.id).filter(|read| Arc::ptr_eq(&read.hold, shown))
+    }
+}
 
 /// An account as read.
 pub(super) enum Stands {
@@ -59,14 +85,27 @@ impl RedisEngine {
     }
 
     /// A hold's record; `None` where there is none (any more).
-    pub(super) async fn record(&self, place: &Place, id: HoldId) -> Result<Option<Record>, EngineError> {
+    pub(super) async fn record(&self, place: &Place, id: HoldId) -> Result<Option<Read>, EngineError> {
         let ask = |pipeline: &mut Pipeline| {
             pipeline.cmd("GET").arg(place.keys.hold(id));
         };
         let (_, mut values) = self.look(place, ask).await?;
         match values.next() {
             None | Some(Value::Nil) => Ok(None),
-            value => Record::read(&bytes(value).map_err(unreadable)?).map(Some).map_err(unreadable),
+            value => Read::of(&bytes(value).map_err(unreadable)?).map(Some).map_err(unreadable),
+        }
+    }
+
+    /// The same for a step of a hold that the caller has `found`.
+    pub(super) async fn record_of(
+        &self,
+        place: &Place,
+        id: HoldId,
+        found: Option<&Arc<Hold>>,
+    ) -> Result<Option<Read>, EngineError> {
+        match found.and_then(|found| self.just_read.take(found)).filter(|read| !read.hold.is_finished()) {
+            Some(read) => Ok(Some(read)),
+            None => self.record(place, id).await,
         }
     }
 
@@ -76,7 +115,11 @@ impl RedisEngine {
         id: HoldId,
     ) -> Result<Option<Arc<Hold>>, EngineError> {
         let place = self.place(tenant)?;
-        Ok(self.record(&place, id).await?.map(|record| Arc::new(record.hold)))
+        let read = self.record(&place, id).await?;
+        if let Some(read) = read.as_ref().filter(|read| !read.hold.is_finished()) {
+            self.just_read.add(read);
+        }
+        Ok(read.map(|read| read.hold))
     }
 
     /// Asks for what [`stands`] reads.

@@ -1,6 +1,8 @@
 //! A hold's record: the hold as the node wrote it, and beside it what the
 //! script decided, which is filled in when the record is read.
 
+use std::sync::Arc;
+
 use super::bytes::{NONE, Reader, Unreadable, Writer};
 use crate::domain::charge::Demand;
 use crate::domain::hold::{Hold, Receipt, Stage};
@@ -23,6 +25,21 @@ pub(super) struct Record {
     /// When that was.
     pub at: Millis,
     pub hold: Hold,
+}
+
+/// The part of it that the next step is made from.
+#[derive(Debug, Clone)]
+pub(super) struct Read {
+    pub version: u32,
+    pub operation: [u8; 16],
+    pub hold: Arc<Hold>,
+}
+
+impl Read {
+    pub fn of(bytes: &[u8]) -> Result<Self, Unreadable> {
+        let Record { version, operation, hold, .. } = Record::read(bytes)?;
+        Ok(Self { version, operation, hold: Arc::new(hold) })
+    }
 }
 
 /// What a receipt reserved, and in which window.

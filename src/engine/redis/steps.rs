@@ -26,9 +26,9 @@ impl RedisEngine {
         let operation = operation_id();
         let mut now = now;
         for _ in 0..TRIES {
-            let known = self.record(&place, finish.hold).await?;
-            let version = known.as_ref().map_or(0, |record| record.version);
-            let before = known.map(|record| Arc::new(record.hold)).or_else(|| finish.ended_by_rule.clone());
+            let known = self.record_of(&place, finish.hold, finish.found.as_ref()).await?;
+            let version = known.as_ref().map_or(0, |read| read.version);
+            let before = known.map(|read| read.hold).or_else(|| finish.ended_by_rule.clone());
             let Some(before) = before.or_else(|| finish.found.clone()) else {
                 return Ok(Step::Done(Finished::NotOpen));
             };
@@ -87,10 +87,10 @@ impl RedisEngine {
         let operation = extend.operation.to_le_bytes();
         let mut now = now;
         for _ in 0..TRIES {
-            let known = self.record(&place, extend.hold).await?;
-            let version = known.as_ref().map_or(0, |record| record.version);
-            let is_done = known.as_ref().is_some_and(|record| record.operation == operation);
-            let before = known.map(|record| Arc::new(record.hold)).or_else(|| extend.found.clone());
+            let known = self.record_of(&place, extend.hold, extend.found.as_ref()).await?;
+            let version = known.as_ref().map_or(0, |read| read.version);
+            let is_done = known.as_ref().is_some_and(|read| read.operation == operation);
+            let before = known.map(|read| read.hold).or_else(|| extend.found.clone());
             let Some(before) = before else { return Ok(Step::Done(Extended::NotOpen)) };
             if !is_done && let Err(answer) = finishing::check_extend(extend, &before, now) {
                 return Ok(Step::Done(if version == 0 { Extended::NotOpen } else { answer }));

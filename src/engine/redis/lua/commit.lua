@@ -1,12 +1,13 @@
 -- Putting a step in place: all that is written, in one go at the end.
 
-local DAY = 86400000
+local DAY, HOUR = 86400000, 3600000
 -- How long what nobody uses stays: longer than anything counts by itself.
-local IDLE = 26 * 3600000
+local IDLE = 26 * HOUR
 
 -- Notes that a hold occupies what `member` says until `time`.
 local function open_hold(a, member, time)
   call('ZADD', a.open, time, member)
+  if call('ZCARD', a.open) == 1 then call('PEXPIRE', a.open, 2 * IDLE) end
   if time < a.next_end then a.next_end = time end
   if time > a.last_end then a.last_end = time end
 end
@@ -25,8 +26,10 @@ local function close_hold(a, member, time)
   return false
 end
 
--- Packs an account and puts it in place.
+-- Packs an account and puts it in place. The time that it stays begins anew
+-- with the first write of an hour.
 local function write(a, is_users)
+  local stays = floor(a.at / HOUR) == floor(now / HOUR)
   if a.next_end <= now then
     if not is_users then call('ZREMRANGEBYSCORE', a.open, '-inf', now) end
     local next_one = call('ZRANGEBYSCORE', a.open, string.format('(%.0f', now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
@@ -54,9 +57,13 @@ local function write(a, is_users)
     head = table.concat(parts)
   end
   a.raw_after = head
-  call('SET', a.key, head, 'PX', IDLE)
-  -- Longer than the account: it must never be without them.
-  call('PEXPIRE', a.open, 2 * IDLE)
+  if stays then
+    call('SET', a.key, head, 'KEEPTTL')
+  else
+    call('SET', a.key, head, 'PX', IDLE)
+    -- Longer than the account: it must never be without them.
+    call('PEXPIRE', a.open, 2 * IDLE)
+  end
 end
 
 -- Remembers a request id until a day after its hold finished. Like a hash map
@@ -80,7 +87,7 @@ local function remember(digest, hold, finished)
     end
   end
   local a = accounts[1]
-  if now - a.kept > 3600000 or now < a.kept then
+  if now - a.kept > HOUR or now < a.kept then
     a.kept = now
     call('PEXPIRE', requests, 2 * IDLE)
   end

@@ -1,7 +1,6 @@
 -- Renews a lease and reserves more: the twin of step::extend. ARGV from 2:
--- figures, the operation's id, the hold's id, the hold as it was (where no
--- record of it is here), its body as it will be, receipts, charges (3), then
--- what it occupied in each account.
+-- figures, the operation's id, the hold's id, its body as it will be, receipts,
+-- charges (3), then what it occupied in each account.
 
 local version, edge, asked_at, taking, lease, lives_until, m, size = read('<dddBddI2I2', ARGV[2])
 local operation, hold, before = ARGV[3], ARGV[4], found[2]
@@ -11,17 +10,16 @@ if before then
   if held_version ~= version then return { CHANGED, now, seq } end
 else
   if version ~= 0 then return { CHANGED, now, seq } end
-  if not call('ZSCORE', accounts[1].open, ARGV[11]) then return { NOT_OPEN, now, seq } end
-  before = ARGV[5]
+  if not call('ZSCORE', accounts[1].open, ARGV[10]) then return { NOT_OPEN, now, seq } end
 end
 if seq - drained >= longest then return { OVERLOADED } end
 if (now >= edge) ~= (asked_at >= edge) then return { AGAIN, now, seq } end
-read_charges(8, m, m)
+read_charges(7, m, m)
 for i = 1, n do project(accounts[i], i) end
 
 -- A receipt: what it occupies (0 nothing, 1 tokens, 2 a slot), its account,
 -- reserved, window.
-local R = { read('<' .. rep('BBddd', size), ARGV[7]) }
+local R = { read('<' .. rep('BBddd', size), ARGV[6]) }
 local values, members, failing = {}, {}, false
 for i = 1, n do members[i] = hold end
 for r = 0, size * 5 - 5, 5 do
@@ -77,12 +75,12 @@ if failing and taking == 0 then return answer(REFUSED, '') end
 
 local expires = math.max(edge, math.min(plus(now, lease), lives_until))
 for i = 1, n do
-  close_hold(accounts[i], ARGV[10 + i], edge)
+  close_hold(accounts[i], ARGV[9 + i], edge)
   open_hold(accounts[i], members[i], expires)
   write(accounts[i], i == 1)
 end
 local record = pack('<BI4Bc16ddddddI2', 1, version + 1, 3, operation, now, 0, 0, 0, lease, 0, #values / 3)
-  .. pack('<' .. rep('ddd', #values / 3), unpack(values)) .. ARGV[6]
+  .. pack('<' .. rep('ddd', #values / 3), unpack(values)) .. ARGV[5]
 call('SET', KEYS[2], record, 'PX', IDLE)
-leave('x', 'h', record, 'b', before)
+leave('x', 'h', record)
 return answer(DONE, shows == 1 and record or '')

@@ -70,5 +70,10 @@ end
 local record = pack('<BI4Bc16ddddddI2', 1, version + 1, 2, operation, now, 0, 0, 0, 0, 0, 0) .. ARGV[6]
 call('SET', KEYS[2], record, 'PX', IDLE)
 if lapses == 0 and ARGV[8] ~= '' then remember(ARGV[8], hold, now) end
-leave('f', 'h', record, 'b', before)
+-- Only a correction takes something back from what was counted.
+if counted == 1 then
+  leave('f', 'h', record, 'b', before)
+else
+  leave('f', 'h', record)
+end
 return answer(DONE, shows == 1 and record or '')
