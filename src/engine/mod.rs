@@ -157,6 +157,9 @@ pub trait Engine: Send + Sync + 'static {
     /// Looks at a tenant's slot from time to time, too: others may have left
     /// something in it and be no more.
     fn look_after(&self, _tenant: TenantRef, _recorded: Slot) {}
+    /// Nothing more will be decided here: what gathers for
+    /// [`changes`](Self::changes) is handed over at once.
+    fn hurry(&self) {}
     /// How far the ledger is behind, as far as this process knows.
     fn lag(&self) -> Lag {
         Lag::default()

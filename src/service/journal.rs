@@ -25,6 +25,9 @@ pub struct Journal {
 /// answered 503, so nothing piles up.
 const REST: Duration = Duration::from_millis(50);
 
+/// How long what is left may take when the process ends.
+const FAREWELL: Duration = Duration::from_secs(1);
+
 /// Where a batch came on record.
 pub(super) enum Recorded {
     Here,
@@ -42,7 +45,7 @@ impl Service {
                 let batch = tokio::select! {
                     biased;
                     batch = service.engine.changes() => batch,
-                    _ = &mut stopped => return,
+                    _ = &mut stopped => return service.record_rest().await,
                 };
                 let fence = batch.fence;
                 match service.record_batch(batch).await {
@@ -55,6 +58,21 @@ impl Service {
             }
         });
         Journal { task, stop }
+    }
+
+    /// Records what the engine still has, if that can be: where it keeps it apart
+    /// from this process, another one will.
+    async fn record_rest(&self) {
+        self.engine.hurry();
+        let rest = async {
+            while self.engine.lag().changes > 0 {
+                let batch = self.engine.changes().await;
+                if self.record_batch(batch).await.is_err() {
+                    return;
+                }
+            }
+        };
+        let _ = tokio::time::timeout(FAREWELL, rest).await;
     }
 
     /// Writes a batch and tells the engine. Where others record as well, theirs

@@ -2,7 +2,7 @@
 //! once these are on record. Several nodes may do so at once; the ledger's
 //! fence lets one of them through.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use redis::{Value, cmd};
 use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
+use tokio::time::timeout_at;
 
 use super::answers::bytes;
 use super::bytes::Unreadable;
@@ -29,8 +30,13 @@ use crate::engine::{Batch, Change, EngineError, Lag, Ticket};
 const PORTION: u64 = 1000;
 /// How often slots are looked at that this node has written nothing to.
 const ROUND: Duration = Duration::from_secs(3);
-/// How long a slot rests that could not be recorded.
+/// How long changes gather that nobody waits for: one statement for many costs
+/// the ledger a fraction of one for each. This is what may be lost with a Redis.
+const GATHERING: Duration = Duration::from_millis(20);
+/// How long a slot rests that could not be recorded …
 const REST: Duration = Duration::from_millis(20);
+/// … and longer where nobody waits: if another node records it, one is enough.
+const YIELD: Duration = Duration::from_millis(200);
 /// Rests in a row before a slot waits for the next round.
 const RESTS: u32 = 10;
 /// How long the record of a hold stays that has finished and is in the ledger,
@@ -46,9 +52,63 @@ pub(super) struct Drains {
 
 #[derive(Default)]
 struct State {
-    queue: VecDeque<TenantRef>,
-    queued: HashSet<TenantRef>,
+    /// When each slot is to be looked at: in order, and by slot.
+    queue: BTreeSet<(Instant, TenantRef)>,
+    queued: HashMap<TenantRef, Instant>,
     slots: HashMap<TenantRef, Seen>,
+    /// When all are.
+    round: Option<Instant>,
+    /// Nothing gathers any more.
+    hurries: bool,
+}
+
+impl State {
+    /// Whether it is to be looked at earlier than it was.
+    fn queue(&mut self, tenant: TenantRef, pause: Duration) -> bool {
+        let now = Instant::now();
+        let rests = self.slots.get(&tenant).and_then(|seen| seen.rests_until);
+        let due = (if self.hurries { now } else { now + pause }).max(rests.unwrap_or(now));
+        match self.queued.get(&tenant) {
+            Some(before) if *before <= due => return false,
+            Some(before) => _ = self.queue.remove(&(*before, tenant)),
+            None => {}
+        }
+        self.queued.insert(tenant, due);
+        self.queue.insert((due, tenant))
+    }
+
+    fn saw(&mut self, tenant: TenantRef, epoch: u64, known: u64) -> &Seen {
+        let seen = self.slots.entry(tenant).or_default();
+        if seen.epoch < epoch {
+            // Another node has built it anew. Which of the last epoch's changes
+            // came on record it knows, this one does not: whoever waits for one
+            // is told that it did not, and asks again. The new epoch's numbers
+            // say nothing of them.
+            *seen = Seen { epoch, known, drained: known, ..Seen::default() };
+        } else if seen.epoch == epoch {
+            seen.known = seen.known.max(known);
+            seen.compare();
+        }
+        seen
+    }
+
+    /// The slot whose time has come, or when that will be.
+    fn next(&mut self, now: Instant) -> Result<TenantRef, Instant> {
+        let round = *self.round.get_or_insert(now + ROUND);
+        if round <= now {
+            self.round = Some(now + ROUND);
+            let all: Vec<TenantRef> = self.slots.keys().copied().collect();
+            all.into_iter().for_each(|tenant| _ = self.queue(tenant, Duration::ZERO));
+        }
+        match self.queue.first().copied() {
+            Some((due, tenant)) if due <= now => {
+                self.queue.pop_first();
+                self.queued.remove(&tenant);
+                Ok(tenant)
+            }
+            first => Err(first.map_or(round, |(due, _)| due.min(round))),
+        }
+    }
 }
 
 /// A slot as this node saw it, also while it is not trusted.
@@ -61,6 +121,8 @@ struct Seen {
     /// Since when there has been something that is not.
     behind_since: Option<Instant>,
     failures: u32,
+    /// Whoever waits: another node may be recording it.
+    rests_until: Option<Instant>,
     waiting: Vec<(u64, oneshot::Sender<bool>)>,
 }
 
@@ -86,29 +148,36 @@ impl Drains {
         lag
     }
 
-    /// There may be something in it.
+    /// There may be something in it that somebody waits for.
     pub fn mark(&self, tenant: TenantRef) {
+        if self.state.lock().queue(tenant, Duration::ZERO) {
+            self.marked.notify_one();
+        }
+    }
+
+    /// There is something in it, up to this number, that may wait for more.
+    pub fn gather(&self, tenant: TenantRef, epoch: u64, known: u64) {
         let mut state = self.state.lock();
-        if state.queued.insert(tenant) {
-            state.queue.push_back(tenant);
+        let seen = state.saw(tenant, epoch, known);
+        let pause = if seen.failures > 0 { YIELD } else { GATHERING };
+        if state.queue(tenant, pause) {
             drop(state);
             self.marked.notify_one();
         }
     }
 
-    pub fn saw(&self, tenant: TenantRef, epoch: u64, known: u64) {
+    /// Nothing more comes: what gathers is looked at now.
+    pub fn hurry(&self) {
         let mut state = self.state.lock();
-        let seen = state.slots.entry(tenant).or_default();
-        if seen.epoch < epoch {
-            // Another node has built it anew. Which of the last epoch's changes
-            // came on record it knows, this one does not: whoever waits for one
-            // is told that it did not, and asks again. The new epoch's numbers
-            // say nothing of them.
-            *seen = Seen { epoch, known, drained: known, ..Seen::default() };
-        } else if seen.epoch == epoch {
-            seen.known = seen.known.max(known);
-            seen.compare();
-        }
+        state.hurries = true;
+        let all: Vec<TenantRef> = state.queued.keys().copied().collect();
+        all.into_iter().for_each(|tenant| _ = state.queue(tenant, Duration::ZERO));
+        drop(state);
+        self.marked.notify_one();
+    }
+
+    pub fn saw(&self, tenant: TenantRef, epoch: u64, known: u64) {
+        self.state.lock().saw(tenant, epoch, known);
     }
 
     /// The last number that this node saw in an epoch.
@@ -165,26 +234,36 @@ impl Drains {
     /// Waits for a slot to look at.
     async fn next(&self) -> TenantRef {
         loop {
-            {
-                let mut state = self.state.lock();
-                if let Some(tenant) = state.queue.pop_front() {
-                    state.queued.remove(&tenant);
-                    return tenant;
-                }
-            }
-            if tokio::time::timeout(ROUND, self.marked.notified()).await.is_err() {
-                let all: Vec<TenantRef> = self.state.lock().slots.keys().copied().collect();
-                all.into_iter().for_each(|tenant| self.mark(tenant));
+            let next = self.state.lock().next(Instant::now());
+            match next {
+                Ok(tenant) => return tenant,
+                // Until then, or something is to be looked at earlier.
+                Err(due) => _ = timeout_at(due.into(), self.marked.notified()).await,
             }
         }
     }
 
-    /// Counts failures in a row; whether to try again soon.
-    fn failed(&self, tenant: TenantRef) -> bool {
+    /// A slot that fails again and again waits for the next round.
+    fn failed(&self, tenant: TenantRef) {
         let mut state = self.state.lock();
         let seen = state.slots.entry(tenant).or_default();
         seen.failures += 1;
-        seen.failures <= RESTS
+        seen.rests_until = Some(Instant::now() + REST);
+        if seen.failures <= RESTS {
+            drop(state);
+            self.mark(tenant);
+        }
+    }
+
+    /// Looks again where there is more already, at once if somebody waits.
+    fn goes_on(&self, tenant: TenantRef) {
+        let mut state = self.state.lock();
+        let Some(seen) = state.slots.get(&tenant).filter(|seen| seen.known > seen.drained) else { return };
+        let pause = if seen.waiting.is_empty() { GATHERING } else { Duration::ZERO };
+        if state.queue(tenant, pause) {
+            drop(state);
+            self.marked.notify_one();
+        }
     }
 
     fn went_well(&self, tenant: TenantRef) {
@@ -201,12 +280,7 @@ impl RedisEngine {
             match self.read_batch(tenant).await {
                 Ok(Some(batch)) => return batch,
                 Ok(None) => {}
-                Err(_) => {
-                    tokio::time::sleep(REST).await;
-                    if self.drains.failed(tenant) {
-                        self.drains.mark(tenant);
-                    }
-                }
+                Err(_) => self.drains.failed(tenant),
             }
         }
     }
@@ -281,14 +355,15 @@ impl RedisEngine {
         let finished: Vec<HoldId> = holds.filter(|hold| hold.is_finished()).map(|hold| hold.id).collect();
         // If it is not told, whoever looks next will find it in the ledger.
         let _ = self.say_drained(tenant, epoch, to, &finished).await;
-        self.drains.mark(tenant);
+        match batch.changes.len() as u64 {
+            PORTION.. => self.drains.mark(tenant),
+            _ => self.drains.goes_on(tenant),
+        }
     }
 
     pub(super) async fn not_on_record(&self, batch: Batch) {
-        let Some(Fence { tenant, .. }) = batch.fence else { return };
-        tokio::time::sleep(REST).await;
-        if self.drains.failed(tenant) {
-            self.drains.mark(tenant);
+        if let Some(Fence { tenant, .. }) = batch.fence {
+            self.drains.failed(tenant);
         }
     }
 

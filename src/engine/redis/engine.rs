@@ -186,8 +186,7 @@ impl RedisEngine {
         {
             view.known = view.known.max(seq);
         }
-        self.drains.saw(place.tenant, place.view.epoch, seq);
-        self.drains.mark(place.tenant);
+        self.drains.gather(place.tenant, place.view.epoch, seq);
     }
 
     pub(super) fn ticket(&self, place: &Place, seq: u64) -> Ticket {
@@ -363,6 +362,10 @@ impl Engine for RedisEngine {
         // Keys end by themselves; what is here are promises alone.
         self.promises.lock().clear();
         std::future::ready(0).boxed()
+    }
+
+    fn hurry(&self) {
+        self.drains.hurry();
     }
 
     fn has_slots(&self) -> bool {
