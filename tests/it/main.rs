@@ -16,3 +16,4 @@ mod faults;
 mod harness;
 mod model;
 mod source;
+mod upstream;

@@ -17,6 +17,7 @@ pub mod signer;
 pub mod stores;
 mod tenant;
 pub mod vectors;
+pub mod vendor;
 
 pub use away::Away;
 pub use client::{Client, percent};
