@@ -260,10 +260,12 @@ fn expected(row: &Value, holds: &[&Hold], now: Millis) -> Value {
 
 /// A row without what goes on while time does.
 fn stripped(row: &Value) -> Value {
-    let mut row = row.clone();
     if row["kind"] != "window" {
-        row = json!({"name": row["name"]});
+        return json!({"name": row["name"]});
     }
+    let mut row = row.clone();
+    // It is told for the moment at which it is asked for.
+    row.as_object_mut().expect("a row").remove("forecast_exhausted_at");
     row
 }
 
