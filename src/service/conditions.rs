@@ -2,7 +2,7 @@
 //!
 //! A condition is on record like a plan: at once in force on the node that
 //! changed it, on the others as soon as they hear of it. The one way to change
-//! one is [`Registry::change_condition`].
+//! one is `Registry::change_condition`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
