@@ -110,7 +110,8 @@ fn end(call: &Call, hold: &Hold, forgot: &[Instant], found: &mut Found) {
     let Some((told, answered)) = &call.ended else { return };
     found.count("ends");
     let is = match &hold.stage {
-        Stage::Held => json!({"state": "held"}),
+        // Nothing comes on record when a lease ends.
+        Stage::Held => json!({"state": if hold.expires_at <= now() { "in_doubt" } else { "held" }}),
         Stage::InDoubt { .. } => json!({"state": "in_doubt"}),
         Stage::Released { .. } => json!({"state": "released"}),
         Stage::Settled(settled) => json!({
