@@ -1,13 +1,15 @@
 //! The one way from an operation to an engine: what the engine lacks is loaded
 //! from the ledger and the operation repeated.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
 
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use super::error::ServiceError;
-use super::slots::PATIENCE;
 use super::{Service, Tenant, Unrecorded};
 use crate::domain::account::Account;
 use crate::domain::charge::{AccountKey, Charge, TenantRef};
@@ -22,6 +24,40 @@ use crate::ledger::StoredAccount;
 /// Loads before giving up: each round loads what was missing, so more than a
 /// few mean that the store fails under our hands.
 const ROUNDS: usize = 8;
+/// How long a call waits for another one to load what both need.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// One call at a time loads what many share; those who wait for it are all
+/// woken at once.
+#[derive(Default)]
+pub(super) struct LoadTurn {
+    taken: AtomicBool,
+    over: Notify,
+}
+
+/// Ends the turn when it is dropped.
+struct Loading<'a>(&'a LoadTurn);
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        self.0.taken.store(false, SeqCst);
+        self.0.over.notify_waiters();
+    }
+}
+
+impl LoadTurn {
+    /// Takes the turn; `None`: somebody had it, and it is over.
+    async fn take(&self, until: Instant) -> Result<Option<Loading<'_>>, ServiceError> {
+        let mut over = pin!(self.over.notified());
+        // What ends from here on is heard.
+        over.as_mut().enable();
+        if !self.taken.swap(true, SeqCst) {
+            return Ok(Some(Loading(self)));
+        }
+        timeout_at(until, over).await.map_err(|_| ServiceError::Overloaded)?;
+        Ok(None)
+    }
+}
 
 impl Service {
     /// Runs an engine operation, loading the accounts it lacks.
@@ -30,12 +66,13 @@ impl Service {
         now: Millis,
         operation: impl Fn() -> Reply<'a, T>,
     ) -> Result<T, ServiceError> {
-        let mut until = None;
-        for _ in 0..ROUNDS {
+        let (mut until, mut rounds) = (None, 0..ROUNDS);
+        loop {
             let missing = match operation().await {
                 Ok(Step::Done(outcome)) => return Ok(outcome),
                 Ok(Step::Missing(missing)) => missing,
                 Err(error) => {
+                    rounds.next().ok_or(ServiceError::Overloaded)?;
                     self.make_good(error).await?;
                     continue;
                 }
@@ -43,15 +80,16 @@ impl Service {
             // Many wait for what many share: one of them loads it.
             let _turn = match missing.keys.iter().find(|key| key.scope != Scope::User) {
                 None => None,
-                Some(shared) => match self.load_turn(shared.tenant) {
-                    Ok(turn) => Some(turn),
-                    Err(taken) => {
-                        let until = *until.get_or_insert_with(|| Instant::now() + PATIENCE);
-                        drop(timeout_at(until, taken.lock()).await.map_err(|_| ServiceError::Overloaded)?);
-                        continue;
+                Some(shared) => {
+                    let until = *until.get_or_insert_with(|| Instant::now() + PATIENCE);
+                    match self.load_turn(shared.tenant).take(until).await? {
+                        // Whether it has brought what is missing here shows.
+                        None => continue,
+                        turn => turn,
                     }
-                },
+                }
             };
+            rounds.next().ok_or(ServiceError::Overloaded)?;
             if let Some(position) = missing.after {
                 self.on_record(position).await?;
             }
@@ -61,7 +99,6 @@ impl Service {
             }
             self.engine.load(&missing, found).await?;
         }
-        Err(ServiceError::Overloaded)
     }
 
     /// Asks the engine what no account can be missing for.
@@ -101,10 +138,9 @@ impl Service {
         Ok(self.ledger.hold(tenant.number, id).await?.map(Arc::new))
     }
 
-    /// The turn to load what a tenant's users share; `Err`: somebody has it.
-    fn load_turn(&self, tenant: TenantRef) -> Result<MutexGuard<'_, ()>, &Mutex<()>> {
-        let turns = &self.load_turns[tenant.0 as usize % self.load_turns.len()];
-        turns.try_lock().map_err(|_| turns)
+    /// The turn to load what a tenant's users share.
+    fn load_turn(&self, tenant: TenantRef) -> &LoadTurn {
+        &self.load_turns[tenant.0 as usize % self.load_turns.len()]
     }
 
     async fn stored(&self, key: &AccountKey, now: Millis) -> Result<StoredAccount, ServiceError> {

@@ -101,7 +101,7 @@ pub struct Service {
     /// needs them to stay, one at a time. Taken after `turns` where both are.
     user_turns: Box<[tokio::sync::Mutex<()>]>,
     /// Whoever loads what a tenant's users share, one at a time by tenant.
-    load_turns: Box<[tokio::sync::Mutex<()>]>,
+    load_turns: Box<[accounts::LoadTurn]>,
     /// Stands in for a plan that is gone.
     no_plan: Plan,
     stopping: AtomicBool,
@@ -135,7 +135,7 @@ impl Service {
             tallies: Tallies::default(),
             turns: turns(),
             user_turns: turns(),
-            load_turns: turns(),
+            load_turns: (0..TURNS).map(|_| accounts::LoadTurn::default()).collect(),
             no_plan: Plan::none(),
             stopping: AtomicBool::new(false),
             drained: tokio::sync::Notify::new(),
