@@ -1,13 +1,13 @@
-//! What a finish or an extend makes of a hold and its accounts, apart from
+//! What a take, a finish or an extend makes of a hold and its accounts, apart from
 //! where the engine keeps them.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Extend, Extended, Finish, Finished, How};
+use super::{Extend, Extended, Finish, Finished, How, Take};
 use crate::domain::account::Account;
-use crate::domain::hold::{Amounts, FinishedBy, Hold, HoldState, Stage};
+use crate::domain::hold::{Amounts, FinishedBy, Hold, HoldState, Receipt, Stage};
 use crate::domain::plan::Scope;
 use crate::domain::quantity::add_saturating;
 use crate::domain::step::{self, Before, Projections, Shortfalls, Standings, Tally, Verdict};
@@ -15,6 +15,18 @@ use crate::domain::time::Millis;
 
 /// Ids of extends remembered on a hold at most.
 const EXTENDS_KEPT: usize = 64;
+
+/// A hold that is taken at `now`. (Use that has happened has ended already.)
+pub(super) fn begin(hold: &mut Hold, take: &Take, receipts: Vec<Receipt>, now: Millis) {
+    hold.receipts = receipts;
+    hold.created_at = now;
+    hold.lives_until = now.plus_ms(take.max_hold_ms);
+    hold.expires_at = now.plus_ms(take.lease_ms).min(hold.lives_until);
+    if !matches!(take.draft.stage, Stage::Held) {
+        hold.stage = take.draft.stage.clone();
+        hold.reserved = take.draft.reserved;
+    }
+}
 
 /// A hold after an extend, with what its accounts become.
 pub(super) struct Stepped {

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::domain::account::Account;
 use crate::domain::charge::{AccountKey, Charge, TenantRef};
-use crate::domain::hold::{Hold, Stage};
+use crate::domain::hold::Hold;
 use crate::domain::ids::{HoldId, UserId};
 use crate::domain::step::{self, Projections, Verdict};
 use crate::domain::time::Millis;
@@ -176,14 +176,7 @@ impl MemoryEngine {
                 let standings = step::view(&accounts(guards), &take.ask.charges, now);
                 return Ok(Taken::Fits { draft: Box::new(hold), standings, shortfalls });
             }
-            hold.receipts = receipts;
-            hold.created_at = now;
-            hold.lives_until = now.plus_ms(take.max_hold_ms);
-            hold.expires_at = now.plus_ms(take.lease_ms).min(hold.lives_until);
-            if !matches!(take.draft.stage, Stage::Held) {
-                hold.stage = take.draft.stage.clone();
-                hold.reserved = take.draft.reserved;
-            }
+            finishing::begin(&mut hold, take, receipts, now);
             let hold = Arc::new(hold);
             accept(guards, projections);
             self.open(pins, guards, &hold, digest, now);

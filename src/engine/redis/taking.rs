@@ -7,12 +7,11 @@ use super::calls;
 use super::engine::{Place, RedisEngine, differs, refs, unreadable};
 use super::line;
 use super::record::Record;
-use crate::domain::hold::Stage;
 use crate::domain::line::Ahead;
 use crate::domain::plan::Scope;
 use crate::domain::step::{self, Shortfalls, Standings, Verdict};
 use crate::domain::time::Millis;
-use crate::engine::{Answers, EngineError, Step, Take, Taken};
+use crate::engine::{Answers, EngineError, Step, Take, Taken, finishing};
 
 impl RedisEngine {
     pub(super) async fn take_now(&self, take: &Take, now: Millis) -> Result<Step<Taken>, EngineError> {
@@ -50,14 +49,7 @@ impl RedisEngine {
             let standings = step::view(&refs(&found), &take.ask.charges, now);
             return Ok(Taken::Fits { draft: Box::new(hold), standings, shortfalls });
         }
-        hold.receipts = receipts;
-        hold.created_at = now;
-        hold.lives_until = now.plus_ms(take.max_hold_ms);
-        hold.expires_at = now.plus_ms(take.lease_ms).min(hold.lives_until);
-        if !matches!(take.draft.stage, Stage::Held) {
-            hold.stage = take.draft.stage.clone();
-            hold.reserved = take.draft.reserved;
-        }
+        finishing::begin(&mut hold, take, receipts, now);
         self.compare(&mut found, projections, &hold)?;
         let ticket = self.ticket(place, found.seq);
         Ok(Taken::Hold { hold: Arc::new(hold), standings, shortfalls, ticket })
