@@ -97,8 +97,9 @@ fn figures(rule: &Rule, now: Millis) -> Figures {
             Figures::Window { limit: *limit, since: Millis(0), span }
         }
         Rule::Slots { limit } => Figures::Slots { limit: *limit },
-        Rule::Rolling { limit, window_seconds, .. } => {
-            Figures::Rolling { limit: *limit, window_ms: i64::from(*window_seconds) * 1000 }
+        Rule::Rolling { limit, window_seconds, guard_ms, .. } => {
+            let window_ms = i64::from(*window_seconds) * 1000 + i64::from(*guard_ms);
+            Figures::Rolling { limit: *limit, window_ms }
         }
     }
 }

@@ -223,7 +223,12 @@ impl Account {
                 bucket.advance(&changes, ends, now);
             }
             (Cell::Bucket(bucket), None) => ends.for_each(|(end, amount)| bucket.end_lease(amount, end)),
-            (Cell::Rolling(rolling), Some(_)) => rolling.advance(now),
+            (Cell::Rolling(rolling), Some(charge)) => {
+                if let Figures::Rolling { window_ms, .. } = charge.figures {
+                    rolling.follow(window_ms);
+                }
+                rolling.advance(now);
+            }
             (Cell::Window(_) | Cell::Rolling(_), _) => {}
             (Cell::Slots(slots), _) => ends.by_ref().for_each(|_| slots.free()),
         }

@@ -233,7 +233,7 @@ pub enum Figures {
     Slots {
         limit: u64,
     },
-    /// `limit` in any span of `window_ms`.
+    /// `limit` in any span of `window_ms`, which has the guard in it.
     Rolling {
         limit: u64,
         window_ms: i64,

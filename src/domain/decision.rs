@@ -91,13 +91,14 @@ pub struct LimitRow {
 
 impl LimitRow {
     pub fn new(limit: &Limit, zone: Option<&Arc<Zone>>, shown: Shown) -> Self {
-        let period_ms = match &limit.rule {
-            Rule::Window { period, .. } => period.fixed_len_ms(),
-            _ => None,
+        let window_seconds = match &limit.rule {
+            Rule::Window { period, .. } => period.fixed_len_ms().and_then(|ms| u32::try_from(ms / 1000).ok()),
+            Rule::Rolling { window_seconds, .. } => Some(*window_seconds),
+            Rule::Bucket { .. } | Rule::Slots { .. } => None,
         };
         Self {
             zone: zone.cloned(),
-            window_seconds: period_ms.and_then(|ms| u32::try_from(ms / 1000).ok()),
+            window_seconds,
             name: limit.name.clone(),
             scope: limit.scope,
             meter: limit.rule.meter().cloned(),

@@ -52,7 +52,7 @@ fn write_policy(field: &mut Vec<u8>, row: &LimitRow) {
             (limit.saturating_add(granted), row.window_seconds.map(u64::from))
         }
         Standing::Slots { limit, .. } => (limit, None),
-        Standing::Rolling { limit, window_seconds, .. } => (limit, Some(window_seconds.into())),
+        Standing::Rolling { limit, .. } => (limit, row.window_seconds.map(u64::from)),
     };
     write_parameter(field, b";q=", quota);
     if let Some(seconds) = seconds {

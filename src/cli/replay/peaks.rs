@@ -111,7 +111,7 @@ impl LimitLoad {
                 let refill = u128::from(*refill_per_minute) * span_ms as u128 / 60_000;
                 (Some(meter.clone()), capacity.saturating_add(refill as u64), span_ms)
             }
-            Rule::Rolling { meter, limit, window_seconds } => {
+            Rule::Rolling { meter, limit, window_seconds, .. } => {
                 (Some(meter.clone()), *limit, i64::from(*window_seconds) * 1_000)
             }
             Rule::Window { meter, limit, period, .. } => (Some(meter.clone()), *limit, period_ms(*period)),

@@ -95,7 +95,6 @@ pub enum Standing {
         /// What counts in the window that ends now.
         used: u64,
         remaining: u64,
-        window_seconds: u32,
     },
 }
 

@@ -50,6 +50,11 @@ impl Rolling {
         self.log.as_deref().map_or(&[], Vec::as_slice)
     }
 
+    /// From now on the window is so long: its guard may change.
+    pub fn follow(&mut self, window_ms: i64) {
+        self.window_ms = window_ms;
+    }
+
     /// Drops what has left the window by `now`.
     pub fn advance(&mut self, now: Millis) {
         let left = Millis(now.0.saturating_sub(self.window_ms));
@@ -153,13 +158,7 @@ impl Rolling {
     }
 
     pub fn standing(&self, limit: u64) -> Standing {
-        let seconds = u32::try_from(self.window_ms / 1000).unwrap_or(u32::MAX);
-        Standing::Rolling {
-            limit,
-            used: self.used,
-            remaining: limit.saturating_sub(self.used),
-            window_seconds: seconds,
-        }
+        Standing::Rolling { limit, used: self.used, remaining: limit.saturating_sub(self.used) }
     }
 }
 

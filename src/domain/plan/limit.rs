@@ -16,11 +16,13 @@ const MAX_HOURS: u32 = 876_000;
 const MAX_DAYS: u32 = 36_500;
 /// Longest `window_seconds`: a day.
 pub(super) const MAX_WINDOW_SECONDS: u32 = 86_400;
+/// Longest `guard_ms`: no call is on its way for longer than a minute.
+const MAX_GUARD_MS: u32 = 60_000;
 const MAX_GLOBS: usize = 64;
 const MAX_THRESHOLDS: usize = 16;
 
 /// Every field that a limit of any kind may have, for when its kind is unknown.
-const FIELDS: [&str; 13] = [
+const FIELDS: [&str; 14] = [
     "scope",
     "meter",
     "capacity",
@@ -31,6 +33,7 @@ const FIELDS: [&str; 13] = [
     "zone",
     "warn_at",
     "window_seconds",
+    "guard_ms",
     "vendor_limit",
     "burst_share",
     "kind",
@@ -131,10 +134,14 @@ pub(super) fn read_rule(r: &mut Reader<'_, '_>, kind: Kind, scope: Scope) -> Opt
             let meter = read_meter(r);
             let limit = read_number(r, "limit", MAX_AMOUNT, left_out);
             let window_seconds = r.required("window_seconds").number(1..=MAX_WINDOW_SECONDS);
+            let guard_ms = read_guard(r, window_seconds);
             if scope != Scope::Pool {
                 r.fault("kind", "rolling limits are for pools: use a bucket or a window");
             }
-            (|| Some(Rule::Rolling { meter: meter?, limit: limit?, window_seconds: window_seconds? }))()
+            (|| {
+                let (meter, limit, window_seconds) = (meter?, limit?, window_seconds?);
+                Some(Rule::Rolling { meter, limit, window_seconds, guard_ms: guard_ms? })
+            })()
         }
     };
     if left_out { Some(Given::LeftOut) } else { rule.map(Given::Is) }
@@ -142,6 +149,16 @@ pub(super) fn read_rule(r: &mut Reader<'_, '_>, kind: Kind, scope: Scope) -> Opt
 
 pub(super) fn read_meter(r: &mut Reader<'_, '_>) -> Option<Meter> {
     r.required("meter").parsed(Meter::parse)
+}
+
+/// How long a call may be on its way to the vendor, who counts it when it
+/// arrives. Longer than the window would be a mistake.
+pub(super) fn read_guard(r: &mut Reader<'_, '_>, window_seconds: Option<u32>) -> Option<u32> {
+    if !r.has("guard_ms") {
+        return Some(0);
+    }
+    let window_ms = window_seconds.map_or(MAX_GUARD_MS, |seconds| seconds.saturating_mul(1000));
+    r.optional("guard_ms").number(0..=MAX_GUARD_MS.min(window_ms))
 }
 
 fn read_number(r: &mut Reader<'_, '_>, name: &str, max: u64, may_be_null: bool) -> Option<u64> {
@@ -280,9 +297,12 @@ pub(super) fn to_json(limit: &Limit) -> Map<String, Value> {
         Rule::Slots { limit } => {
             json.insert("limit".into(), (*limit).into());
         }
-        Rule::Rolling { limit, window_seconds, .. } => {
+        Rule::Rolling { limit, window_seconds, guard_ms, .. } => {
             json.insert("limit".into(), (*limit).into());
             json.insert("window_seconds".into(), (*window_seconds).into());
+            if *guard_ms > 0 {
+                json.insert("guard_ms".into(), (*guard_ms).into());
+            }
         }
     }
     if matches!(limit.scope, Scope::Org | Scope::Tenant) {

@@ -115,7 +115,7 @@ pub enum Rule {
     Bucket { meter: Meter, capacity: u64, refill_per_minute: u64 },
     Window { meter: Meter, limit: u64, period: Period, anchor: Anchor, zone: Option<Arc<Zone>> },
     Slots { limit: u64 },
-    Rolling { meter: Meter, limit: u64, window_seconds: u32 },
+    Rolling { meter: Meter, limit: u64, window_seconds: u32, guard_ms: u32 },
 }
 
 /// Shared upstream capacity: a vendor's limit for a model family.
@@ -147,5 +147,6 @@ pub struct PoolLimit {
     /// The vendor's figure per `window_seconds`, when given.
     pub vendor_limit: Option<u64>,
     pub window_seconds: u32,
+    pub guard_ms: u32,
     pub burst_share: Ppm,
 }

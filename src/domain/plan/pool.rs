@@ -94,6 +94,7 @@ fn read_limit(r: &mut Reader<'_, '_>, margin: Ppm, names: &mut HashSet<Label>) -
         limit,
         vendor_limit: vendor.limit,
         window_seconds: vendor.window_seconds,
+        guard_ms: vendor.guard_ms,
         burst_share: vendor.burst_share,
     })
 }
@@ -104,7 +105,7 @@ fn read_outright_rule(r: &mut Reader<'_, '_>, kind: Kind) -> Option<Given<Rule>>
         return limit::read_rule(r, kind, Scope::Pool);
     }
     // Its only number is `null`; what else is said of it matters no more.
-    let others = ["meter", "period", "zone", "anchor", "window_seconds", "burst_share"];
+    let others = ["meter", "period", "zone", "anchor", "window_seconds", "guard_ms", "burst_share"];
     others.iter().chain(kind.numbers()).for_each(|name| r.skip(name));
     Some(Given::LeftOut)
 }
@@ -113,12 +114,17 @@ fn read_outright_rule(r: &mut Reader<'_, '_>, kind: Kind) -> Option<Given<Rule>>
 struct Vendor {
     limit: Option<u64>,
     window_seconds: u32,
+    guard_ms: u32,
     burst_share: Ppm,
 }
 
 impl Vendor {
-    const NONE: Self =
-        Self { limit: None, window_seconds: DEFAULT_WINDOW_SECONDS, burst_share: DEFAULT_BURST_SHARE };
+    const NONE: Self = Self {
+        limit: None,
+        window_seconds: DEFAULT_WINDOW_SECONDS,
+        guard_ms: 0,
+        burst_share: DEFAULT_BURST_SHARE,
+    };
 
     fn read(r: &mut Reader<'_, '_>, kind: Kind) -> Self {
         for name in kind.numbers() {
@@ -130,6 +136,7 @@ impl Vendor {
         if matches!(kind, Kind::Bucket | Kind::Rolling) {
             let seconds = r.optional("window_seconds").number(1..=MAX_WINDOW_SECONDS);
             vendor.window_seconds = seconds.unwrap_or(DEFAULT_WINDOW_SECONDS);
+            vendor.guard_ms = limit::read_guard(r, Some(vendor.window_seconds)).unwrap_or_default();
         }
         if kind == Kind::Bucket {
             vendor.burst_share = r.optional("burst_share").share().unwrap_or(DEFAULT_BURST_SHARE);
@@ -165,18 +172,20 @@ fn read_vendor_rule(r: &mut Reader<'_, '_>, kind: Kind, vendor: &Vendor, margin:
         Kind::Window => Some(span?.rule(meter?, effective)),
         Kind::Slots => Some(Rule::Slots { limit: effective }),
         Kind::Rolling => {
-            let window_seconds = vendor.window_seconds;
-            Some(Rule::Rolling { meter: meter?, limit: effective, window_seconds })
+            let Vendor { window_seconds, guard_ms, .. } = *vendor;
+            Some(Rule::Rolling { meter: meter?, limit: effective, window_seconds, guard_ms })
         }
     }
 }
 
 /// Capacity and refill per minute that let at most `effective` through in any
 /// window: what is not stored trickles in. Both are rounded down, so the sum
-/// stays below.
+/// stays below. Calls that were on their way for unequal times arrive closer
+/// together than they left, so the guard belongs to the window.
 fn size_bucket(effective: u64, vendor: &Vendor) -> (u64, u64) {
     let capacity = vendor.burst_share.of_rounded_down(effective).max(1).min(effective);
-    let refill = u128::from(effective - capacity) * 60 / u128::from(vendor.window_seconds);
+    let window_ms = u128::from(vendor.window_seconds) * 1000 + u128::from(vendor.guard_ms);
+    let refill = u128::from(effective - capacity) * 60_000 / window_ms;
     // The caller refuses what does not fit.
     (capacity, u64::try_from(refill).unwrap_or(u64::MAX))
 }
@@ -190,6 +199,9 @@ fn limit_to_json(pool_limit: &PoolLimit) -> Value {
         json.insert("vendor_limit".into(), figure.into());
         if matches!(pool_limit.limit.rule, Rule::Bucket { .. }) {
             json.insert("window_seconds".into(), pool_limit.window_seconds.into());
+            if pool_limit.guard_ms > 0 {
+                json.insert("guard_ms".into(), pool_limit.guard_ms.into());
+            }
             json.insert("burst_share".into(), pool_limit.burst_share.as_f64().into());
         }
     }

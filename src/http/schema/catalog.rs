@@ -158,6 +158,9 @@ pub struct PoolLimitDocument {
     pub vendor_limit: Option<u64>,
     #[schema(example = 60)]
     pub window_seconds: Option<u32>,
+    /// How long a call may be on its way to the vendor.
+    #[schema(default = 0, maximum = 60_000)]
+    pub guard_ms: Option<u32>,
     #[schema(example = 0.2)]
     pub burst_share: Option<f64>,
     pub capacity: Option<u64>,

@@ -248,7 +248,7 @@ impl<'a> From<&'a LimitRow> for LimitView<'a> {
             Standing::Slots { limit, in_use, remaining } => {
                 Self::Slots(SlotsView { name, scope, kind, limit, in_use, remaining, over })
             }
-            Standing::Rolling { limit, used, remaining, window_seconds } => Self::Rolling(RollingView {
+            Standing::Rolling { limit, used, remaining } => Self::Rolling(RollingView {
                 name,
                 scope,
                 kind,
@@ -256,7 +256,7 @@ impl<'a> From<&'a LimitRow> for LimitView<'a> {
                 limit,
                 used,
                 remaining,
-                window_seconds,
+                window_seconds: row.window_seconds.unwrap_or_default(),
                 over,
             }),
         }

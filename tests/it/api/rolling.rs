@@ -92,6 +92,28 @@ async fn a_limit_that_is_lowered_holds_at_once() {
 }
 
 #[tokio::test]
+async fn calls_on_their_way_are_counted_for_as_much_longer() {
+    let t = hundred("requests", ("margin", json!(1))).await;
+    let guarded = |limit, guard| {
+        let limit = json!({"name": "last_10_s", "kind": "rolling", "meter": "requests", "limit": limit,
+                           "window_seconds": 10, "guard_ms": guard});
+        PoolSheet::new("default", &["*"]).limit(limit)
+    };
+    t.pool(&guarded(2, 1_500)).await;
+    t.ask("u", 0, 0).await.ok();
+    t.pass(1_000).await;
+    assert_has(&t.ask("u", 0, 0).await.row("last_10_s"), &json!({"used": 2, "window_seconds": 10}));
+    waits(t.ask("u", 0, 0).await, 10_500);
+    t.pass(10_500).await;
+    t.ask("u", 0, 0).await.ok();
+    // Another guard is no other limit: what was taken counts on.
+    t.pool(&guarded(2, 0)).await;
+    assert_eq!(t.ask("u", 0, 0).await.row("last_10_s")["used"], 2);
+    t.pool(&guarded(2, 5_000)).await;
+    waits(t.ask("u", 0, 0).await, 15_000);
+}
+
+#[tokio::test]
 async fn callers_refused_together_are_told_successive_moments() {
     let t = hundred("output_tokens", ("margin", json!(1))).await;
     for _ in 0..4 {

@@ -101,6 +101,9 @@ fn faulty_pools_are_refused() {
         (rolling("limit = 100\nwindow_seconds = 86401"), "/limits/0/window_seconds"),
         (rolling("vendor_limit = 100\nburst_share = 0.5"), "/limits/0/burst_share"),
         (rolling("vendor_limit = 100\nlimit = 5"), "/limits/0/limit"),
+        (rolling("limit = 100\nwindow_seconds = 10\nguard_ms = 10001"), "/limits/0/guard_ms"),
+        (rolling("vendor_limit = 100\nwindow_seconds = 3600\nguard_ms = 60001"), "/limits/0/guard_ms"),
+        (bucket("capacity = 5\nrefill_per_minute = 5\nguard_ms = 1"), "/limits/0/guard_ms"),
     ];
     for (text, pointer) in cases {
         assert_eq!(pointers(&pool_faults(&text)), [pointer], "{text}");
@@ -120,6 +123,24 @@ fn a_rolling_limit_is_the_vendors_figure_times_the_margin() {
             panic!("{fields}: {:?}", pool.limits[0].limit.rule)
         };
         assert_eq!((most, window_seconds), (limit, seconds), "{fields}");
+        let written = pool.to_json().to_string();
+        let read = Node::from_json(written.as_bytes()).ok().and_then(|node| Pool::read(&node).ok());
+        assert_eq!(read, Some(pool), "{written}");
+    }
+}
+
+#[test]
+fn a_guard_keeps_room_for_calls_on_their_way() {
+    let guarded = bucket("vendor_limit = 100000\nburst_share = 0.2\nguard_ms = 10000");
+    let read = pool(&guarded);
+    let Rule::Bucket { capacity, refill_per_minute, .. } = read.limits[0].limit.rule else { panic!() };
+    // 70,000 within 70 s, of which 14,000 at once.
+    assert_eq!((capacity, refill_per_minute), (14_000, 48_000));
+    let rolling = guarded.replace("\"bucket\"", "\"rolling\"").replace("burst_share = 0.2\n", "");
+    let read_rolling = pool(&rolling);
+    let Rule::Rolling { guard_ms, .. } = read_rolling.limits[0].limit.rule else { panic!() };
+    assert_eq!(guard_ms, 10_000);
+    for pool in [read, read_rolling] {
         let written = pool.to_json().to_string();
         let read = Node::from_json(written.as_bytes()).ok().and_then(|node| Pool::read(&node).ok());
         assert_eq!(read, Some(pool), "{written}");

@@ -364,7 +364,10 @@ local function project(a, index)
     elseif kind == 1 then
       if c and C[c + 8] == 2 and (a.past[o] or (now >= v[o + 6] and v[o + 6] ~= NEVER)) then turn(a, o, c) end
     elseif kind == 3 then
-      if c then advance_log(a, o) end
+      if c then
+        if C[c + 8] == 4 then v[o + 6] = C[c + 14] end
+        advance_log(a, o)
+      end
     elseif freed then
       v[o + 5] = math.max(v[o + 5] - #freed / 2, 0)
     end

@@ -108,7 +108,8 @@ impl Limit {
             5 => Figures::Slots { limit: most },
             _ => Figures::Rolling {
                 limit: most,
-                window_ms: [10_000, HOUR, 5 * HOUR][self.cell.0 as usize % 3],
+                // Its guard changes with the figures.
+                window_ms: [10_000, HOUR, 5 * HOUR][self.cell.0 as usize % 3] + at as i64 * 1_500,
             },
         };
         let step = |(hour, most, refill): &(i64, u64, u64)| FigureStep {
