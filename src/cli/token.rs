@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use secrecy::ExposeSecret;
 
 use crate::domain::ids::{TenantId, UserId};
-use crate::service::keys::MintRequest;
+use crate::service::access::keys::MintRequest;
 use crate::service::{Scopes, ServiceError};
 use crate::startup;
 

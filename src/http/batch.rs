@@ -4,7 +4,7 @@ use super::call::Call;
 use super::problem::{Kind, Problem};
 use super::reply::{Answer, Reply};
 use crate::domain::document::{Fault, Node, Reader};
-use crate::service::settings::Settings;
+use crate::service::tenancy::settings::Settings;
 
 /// Most items of a batch.
 pub const MAX_ITEMS: usize = 100;

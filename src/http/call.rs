@@ -15,7 +15,7 @@ use super::query::{Parameters, Query, percent_decode};
 use super::reply::Reply;
 use super::routes::Route;
 use crate::domain::ids::{RequestId, UserId};
-use crate::service::settings::Settings;
+use crate::service::tenancy::settings::Settings;
 use crate::service::{Caller, Service, Tenant};
 
 /// An authenticated request that has found its route.

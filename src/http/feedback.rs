@@ -10,7 +10,7 @@ use crate::domain::document::{Node, Reader};
 use crate::domain::ids::Name;
 use crate::domain::quantity::MAX_AMOUNT;
 use crate::domain::upstream::{self, Meaning};
-use crate::service::feedback::Feedback;
+use crate::service::upstream::feedback::Feedback;
 
 /// Headers that are looked at; those of vendors are some dozens.
 const MAX_HEADERS: usize = 256;

@@ -6,7 +6,7 @@ use crate::domain::document::Fault;
 use crate::domain::time::Millis;
 use crate::ledger::LedgerError;
 
-use super::identity::Rejection;
+use crate::service::access::identity::Rejection;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {

@@ -9,11 +9,11 @@ use tokio::task::JoinHandle;
 
 use super::Service;
 use super::outage::Operation;
-use super::watchers::Bell;
 use crate::domain::hold::{Hold, Stage};
 use crate::domain::slot::Fence;
 use crate::engine::{self, Batch};
 use crate::ledger::{self, LedgerError, UsageDelta};
+use crate::service::telling::watchers::Bell;
 
 /// A running journal; stop it last, when nobody takes anything any more.
 pub struct Journal {

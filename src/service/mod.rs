@@ -1,69 +1,19 @@
 #![doc = include_str!("README.md")]
 
-mod accounts;
-mod admissible;
-mod admission;
-mod cache;
-pub mod calendar;
-mod candidates;
-pub mod capacity;
-pub mod catalog;
-pub mod catalog_writes;
-mod charging;
-pub mod clock;
+pub mod access;
+pub mod calls;
 pub mod commands;
-pub mod conditions;
-pub mod doubt;
-mod erasing;
+pub mod entitlement;
 pub mod error;
-mod extending;
-#[cfg(test)]
-mod fake_ledger;
-#[cfg(test)]
-mod fake_signer;
-pub mod feedback;
-mod figures;
-mod finishing;
-mod following;
-pub mod history;
-pub mod identity;
-mod ingress;
-mod installation;
 mod journal;
-mod key_files;
-mod keyring;
-pub mod keys;
-pub mod moving;
 mod news;
-pub mod orgs;
 pub mod outage;
-mod pausing;
-pub mod plans;
-pub mod profiles;
-mod public_key;
-mod purging;
-mod quota;
 mod random;
-pub mod reason;
-pub mod records;
-pub mod registry;
-pub mod rights;
-pub mod settings;
-mod shadow;
-mod slots;
-mod subject;
 mod sweeper;
-pub mod tallies;
-pub mod tenants;
-mod terms;
-mod token;
-mod touching;
-mod usage;
-pub mod users;
+pub mod telling;
+pub mod tenancy;
+pub mod upstream;
 pub mod waiting;
-mod watch;
-pub mod watchers;
-mod writer;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -71,19 +21,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::engine::{Engine, Ticket};
 use crate::ledger::Ledger;
 
-pub use catalog::{Catalog, PoolEntry, Tenant};
+pub use access::identity::{Caller, Scopes};
+pub(crate) use access::key_files::decode_server_key;
 pub use commands::*;
-pub use erasing::Erase;
+pub use entitlement::erasing::Erase;
+pub use entitlement::plans::{Plan, PlanVersion};
 pub use error::ServiceError;
-pub use identity::{Caller, Scopes};
 pub use journal::Journal;
-pub(crate) use key_files::decode_server_key;
 pub use outage::Outage;
-pub use plans::{Plan, PlanVersion};
-pub use registry::{Registry, RegistryOptions};
-pub use tallies::{Tallier, Tallies};
-pub use watch::{Heard, Watch};
-pub use watchers::Watchers;
+pub use telling::tallies::{Tallier, Tallies};
+pub use telling::watch::{Heard, Watch};
+pub use telling::watchers::Watchers;
+pub use tenancy::catalog::{Catalog, PoolEntry, Tenant};
+pub use tenancy::registry::{Registry, RegistryOptions};
 
 /// The use cases: the only place where engine and ledger meet.
 pub struct Service {
@@ -101,7 +51,7 @@ pub struct Service {
     /// needs them to stay, one at a time. Taken after `turns` where both are.
     user_turns: Box<[tokio::sync::Mutex<()>]>,
     /// Whoever loads what a tenant's users share, one at a time by tenant.
-    load_turns: Box<[accounts::LoadTurn]>,
+    load_turns: Box<[calls::accounts::LoadTurn]>,
     /// Stands in for a plan that is gone.
     no_plan: Plan,
     stopping: AtomicBool,
@@ -135,7 +85,7 @@ impl Service {
             tallies: Tallies::default(),
             turns: turns(),
             user_turns: turns(),
-            load_turns: (0..TURNS).map(|_| accounts::LoadTurn::default()).collect(),
+            load_turns: (0..TURNS).map(|_| calls::accounts::LoadTurn::default()).collect(),
             no_plan: Plan::none(),
             stopping: AtomicBool::new(false),
             drained: tokio::sync::Notify::new(),

@@ -10,16 +10,16 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use super::catalog_writes::Versioned;
-use super::doubt::Pages;
-use super::finishing::{Ending, reported_of};
-use super::settings::Resolution;
 use super::{Service, ServiceError, Tenant, Unrecorded};
 use crate::domain::document::Node;
 use crate::domain::hold::{FinishedBy, Hold, ReleaseReason};
 use crate::domain::ids::HoldId;
 use crate::domain::time::Millis;
 use crate::ledger::DoubtFilter;
+use crate::service::calls::doubt::Pages;
+use crate::service::calls::finishing::{Ending, reported_of};
+use crate::service::tenancy::catalog_writes::Versioned;
+use crate::service::tenancy::settings::Resolution;
 
 /// How often doubtful holds are looked for.
 const EVERY: Duration = Duration::from_secs(5);

@@ -27,7 +27,7 @@ use crate::domain::time::set_tzdata_dir;
 use crate::engine::{Engine, MemoryEngine};
 use crate::http::{self, HttpSettings, METRICS_PREFIX, State};
 use crate::ledger::{Durability, Ledger};
-use crate::service::clock::WallClock;
+use crate::service::tenancy::clock::WallClock;
 use crate::service::{Journal, Outage, Registry, RegistryOptions, Service, Tallier};
 
 pub use stores::inspect as inspect_engine;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use secrecy::ExposeSecret;
 
 use crate::domain::ids::TenantId;
-use crate::service::keys::MintRequest;
+use crate::service::access::keys::MintRequest;
 use crate::service::{Registry, Scopes, ServiceError};
 
 const DEMO: &str = "demo";

@@ -14,7 +14,7 @@ use crate::domain::ids::{HoldId, Label, Name, TenantId, UserId};
 use crate::domain::plan::Shipped;
 use crate::domain::time::Millis;
 use crate::ledger::UsageRow;
-use crate::service::users::UserChange;
+use crate::service::entitlement::users::UserChange;
 use crate::service::{
     CheckCommand, CheckReply, FinishReply, PoolEntry, Registry, ReleaseCommand, Service, SettleCommand,
     SettleUsage, THEY_ALLOW, Tenant,

@@ -4,7 +4,7 @@ use super::document;
 use crate::http::call::Call;
 use crate::http::reply::{Answer, Reply};
 use crate::http::schema::{CapacityReply, CapacityRequest};
-use crate::service::capacity::CapacityQuestion;
+use crate::service::upstream::capacity::CapacityQuestion;
 
 /// Holds the plans, at a number of active users each, against a pool.
 #[utoipa::path(

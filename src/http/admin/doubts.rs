@@ -17,8 +17,8 @@ use crate::http::schema::{DoubtList, ResolveAllReply, ResolveAllRequest, Resolve
 use crate::http::span::{Span, border_at};
 use crate::http::views::{FinishedView, HoldView};
 use crate::ledger::{DoubtFilter, DoubtKey};
-use crate::service::doubt::{Resolve, ResolveAll, Resolved, ResolvedBy};
-use crate::service::reason::{optional_reason, required_reason};
+use crate::service::calls::doubt::{Resolve, ResolveAll, Resolved, ResolvedBy};
+use crate::service::tenancy::reason::{optional_reason, required_reason};
 
 const PAGE: u32 = 50;
 const IN_DOUBT: &str = "in_doubt";

@@ -7,7 +7,7 @@ use super::{USUAL_PAGE, document};
 use crate::http::call::Call;
 use crate::http::reply::{Answer, Reply};
 use crate::http::schema::{CreatedKeyReply, KeyList, NewKeyRequest};
-use crate::service::keys::NewKey;
+use crate::service::access::keys::NewKey;
 
 /// Lists the keys in force by id, without secrets.
 #[utoipa::path(

@@ -22,7 +22,7 @@ use super::problem::Problem;
 use super::reply::Reply;
 use crate::domain::document::{Fault, Node};
 use crate::domain::ids::Name;
-use crate::service::catalog_writes::Versioned;
+use crate::service::tenancy::catalog_writes::Versioned;
 
 /// Rows of a page where callers do not say: of what there is little of, all.
 const USUAL_PAGE: u32 = MAX_PAGE;

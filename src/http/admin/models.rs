@@ -4,7 +4,7 @@ use super::{document, versioned};
 use crate::http::call::Call;
 use crate::http::reply::Answer;
 use crate::http::schema::{ModelsPutRequest, ModelsReply};
-use crate::service::catalog_writes::ModelsPut;
+use crate::service::tenancy::catalog_writes::ModelsPut;
 
 /// Shows the models with their aliases and prices.
 #[utoipa::path(

@@ -12,9 +12,9 @@ use crate::http::reply::{Answer, Reply};
 use crate::http::schema::{GrantReply, GrantRequest, OrgPutRequest, OrgReply, OverridesRequest};
 use crate::http::views::rights::{grant_view, grants_view, overrides_view, plan_view};
 use crate::service::Tenant;
-use crate::service::orgs::OrgChange;
-use crate::service::profiles::OrgProfile;
-use crate::service::rights::{GrantPost, OverridesPut};
+use crate::service::entitlement::orgs::OrgChange;
+use crate::service::entitlement::profiles::OrgProfile;
+use crate::service::entitlement::rights::{GrantPost, OverridesPut};
 
 /// Shows an org on record.
 #[utoipa::path(

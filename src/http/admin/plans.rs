@@ -11,7 +11,7 @@ use crate::http::call::Call;
 use crate::http::problem::Problem;
 use crate::http::reply::{Answer, Reply};
 use crate::http::schema::{PlanList, PlanPutRequest, PlanReply, PlanVersions};
-use crate::service::catalog_writes::PlanPut;
+use crate::service::tenancy::catalog_writes::PlanPut;
 use crate::service::{Plan, ServiceError};
 
 /// Lists the plans in force, by id.

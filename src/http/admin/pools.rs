@@ -8,8 +8,8 @@ use crate::http::problem::Problem;
 use crate::http::reply::{Answer, Reply};
 use crate::http::schema::{PoolList, PoolOpenRequest, PoolPutRequest, PoolReply};
 use crate::service::PoolEntry;
-use crate::service::catalog_writes::PoolPut;
-use crate::service::reason::required_reason;
+use crate::service::tenancy::catalog_writes::PoolPut;
+use crate::service::tenancy::reason::required_reason;
 
 /// Lists the pools in force, by id.
 #[utoipa::path(

@@ -14,7 +14,7 @@ use crate::http::schema::{AuditList, DecisionList, UserLedgerReply};
 use crate::http::span::Span;
 use crate::http::views::AmountsView;
 use crate::ledger::{AuditEntry, AuditQuery, Comparison, RefusalCount};
-use crate::service::records::{Event, HistoryPage, Kind, Place, What};
+use crate::service::telling::records::{Event, HistoryPage, Kind, Place, What};
 
 const PAGE: u32 = 50;
 /// Days of which a reply counts refusals.

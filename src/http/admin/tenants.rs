@@ -12,7 +12,7 @@ use crate::http::problem::Problem;
 use crate::http::reply::{Answer, Reply};
 use crate::http::schema::{NewTenantRequest, TenantList, TenantPutRequest, TenantReply};
 use crate::service::Tenant;
-use crate::service::tenants::{NewTenant, TenantChange};
+use crate::service::tenancy::tenants::{NewTenant, TenantChange};
 
 /// Lists the tenants, by id.
 #[utoipa::path(

@@ -15,10 +15,10 @@ use crate::http::schema::{
 };
 use crate::http::views::rights::{grant_view, grants_view, overrides_view, plan_view, upcoming_view};
 use crate::ledger::UserQuery;
-use crate::service::moving::PlanChange;
-use crate::service::profiles::Profile;
-use crate::service::rights::{GrantPost, OverridesPut};
-use crate::service::users::UserChange;
+use crate::service::entitlement::moving::PlanChange;
+use crate::service::entitlement::profiles::Profile;
+use crate::service::entitlement::rights::{GrantPost, OverridesPut};
+use crate::service::entitlement::users::UserChange;
 use crate::service::{Erase, Tenant};
 
 const PAGE: u32 = 50;

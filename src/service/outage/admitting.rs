@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use super::super::settings::OnOutage;
+use super::super::tenancy::settings::OnOutage;
 use super::super::{
     Allowed, CheckCommand, CheckReply, PlanVersion, Service, ServiceError, Tenant, WouldRefuse,
 };

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use super::super::charging::Call;
-use super::super::erasing::LOOKS;
-use super::super::subject::Party;
+use super::super::calls::charging::Call;
+use super::super::entitlement::erasing::LOOKS;
+use super::super::entitlement::subject::Party;
 use super::super::{FinishReply, Service, ServiceError, Tenant, Unrecorded};
 use super::{HoldKey, Operation, Outage, Told};
 use crate::domain::hold::Hold;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::super::finishing::{Ending, implausible};
-use super::super::settings::OnOutage;
+use super::super::calls::finishing::{Ending, implausible};
+use super::super::tenancy::settings::OnOutage;
 use super::super::{FinishReply, Finished, Service, ServiceError, Tenant};
 use super::{Entry, Outage, Told};
 use crate::domain::hold::{FinishedBy, Hold};

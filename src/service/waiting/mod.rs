@@ -10,8 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
-use super::admission::Decision;
-use super::charging::Charging;
 use super::{CheckCommand, CheckReply, ReleaseCommand, Service, ServiceError, Tenant};
 use crate::domain::charge::{AccountKey, Figures};
 use crate::domain::decision::{Code, Remedy};
@@ -22,6 +20,8 @@ use crate::domain::plan::Scope;
 use crate::domain::step::Shortfall;
 use crate::domain::time::Millis;
 use crate::engine::{LineStep, Take};
+use crate::service::calls::admission::Decision;
+use crate::service::calls::charging::Charging;
 
 use rooms::Chair;
 pub use rooms::Rooms;

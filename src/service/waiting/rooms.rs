@@ -30,7 +30,7 @@ pub struct Rooms {
     max: AtomicUsize,
     rooms: Mutex<HashMap<AccountKey, Room, ahash::RandomState>>,
     /// Whether somebody shows the engine that this node is there.
-    pub(super) kept: AtomicBool,
+    pub(in crate::service) kept: AtomicBool,
 }
 
 /// By class of size, then in the order of their turns.

@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use apportion::config::Config;
 use apportion::domain::ids::{TenantId, UserId};
 use apportion::domain::time::Zone;
-use apportion::service::keys::MintRequest;
+use apportion::service::access::keys::MintRequest;
 use apportion::service::{Registry, Scopes};
 use apportion::startup::{self, Data};
 use secrecy::ExposeSecret;

@@ -13,7 +13,7 @@ use apportion::engine::{
     Moved, Plain, Probed, Reply, Rest, Step, Stood, Take, Taken, Ticket,
 };
 use apportion::ledger::{Durability, SqliteLedger};
-use apportion::service::clock::WallClock;
+use apportion::service::tenancy::clock::WallClock;
 use apportion::service::{
     Allowed, CheckCommand, CheckReply, FinishReply, Journal, Outage, Registry, RegistryOptions, Service,
     SettleCommand, SettleUsage, Tenant,

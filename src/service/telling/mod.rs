@@ -1,0 +1,7 @@
+//! What is told of it all: rows, records, tallies, and those who listen.
+
+pub(super) mod quota;
+pub mod records;
+pub mod tallies;
+pub(super) mod watch;
+pub mod watchers;

@@ -1,0 +1,290 @@
+//! Refusals and comparisons, counted beside the decisions.
+//!
+//! A refusal must cost next to nothing, and a flood of them must not become a
+//! flood of rows: so they are counted in memory and added to the ledger about
+//! once a second, before somebody reads them, and at the end. What kill -9 can
+//! take is the last second of these counters; no decision depends on them.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use ahash::RandomState;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::domain::charge::TenantRef;
+use crate::domain::decision::Refusal;
+use crate::domain::ids::{Label, UserId};
+use crate::domain::time::Millis;
+use crate::ledger::{
+    Comparison, Ledger, LedgerError, OTHER, RECENT_MAX, RefusalCount, RefusedCall, RefusedUser, THEIRS_MAX,
+    Tally,
+};
+use crate::service::tenancy::catalog::Tenant;
+use crate::service::{Service, ServiceError};
+
+const EVERY: Duration = Duration::from_secs(1);
+/// Parts that are locked by themselves.
+const SHARDS: usize = 64;
+/// Users of a part that are counted one by one until the next flush: 100,000
+/// in all.
+const USERS_MAX: usize = 100_000 / SHARDS;
+/// Refusals of a part that are kept one by one until the next flush.
+const CALLS_MAX: usize = 512_000 / SHARDS;
+/// Tenants and days of a part that are compared until the next flush.
+const DAYS_MAX: usize = 4_096 / SHARDS;
+/// Users written in one transaction, so that commits find their way between.
+const USERS_AT_ONCE: usize = 128;
+/// Counters of days further back are taken out.
+const KEPT_DAYS: i32 = 400;
+
+type Map<K, V> = HashMap<K, V, RandomState>;
+
+/// What was counted since the last flush.
+pub struct Tallies {
+    shards: Box<[Mutex<Shard>]>,
+    hasher: RandomState,
+    /// Refusals that were counted by their code alone.
+    uncounted: AtomicU64,
+    /// Taken out of the shards and not on record yet; held by whoever writes.
+    waiting: tokio::sync::Mutex<VecDeque<Arc<Tally>>>,
+}
+
+#[derive(Default)]
+struct Shard {
+    users: Map<(TenantRef, UserId), Refused>,
+    /// Refusals that are kept one by one, of all of them.
+    calls: usize,
+    /// Of users beyond the bound, by tenant, day and code.
+    others: Map<(TenantRef, i32, &'static str), u64>,
+    compared: Map<(TenantRef, i32), Map<Box<str>, Counts>>,
+}
+
+/// Checks by our word.
+type Counts = SmallVec<[(&'static str, u64); 2]>;
+
+#[derive(Default)]
+struct Refused {
+    counts: SmallVec<[(i32, &'static str, u64); 2]>,
+    /// The newest, at most [`RECENT_MAX`].
+    recent: VecDeque<(Millis, &'static str, Option<Label>)>,
+}
+
+impl Default for Tallies {
+    fn default() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+            uncounted: AtomicU64::new(0),
+            waiting: tokio::sync::Mutex::default(),
+        }
+    }
+}
+
+impl Tallies {
+    /// Counts a refused check.
+    pub(in crate::service) fn refused(&self, tenant: &Tenant, user: &UserId, refusal: &Refusal, now: Millis) {
+        let day = tenant.catalog().settings.zone.local_day(now);
+        self.count(tenant.number, user, day, refusal.code.as_str(), refusal.limit.as_ref(), now);
+    }
+
+    fn count(
+        &self,
+        tenant: TenantRef,
+        user: &UserId,
+        day: i32,
+        code: &'static str,
+        limit: Option<&Label>,
+        now: Millis,
+    ) {
+        let key = (tenant, user.clone());
+        let mut shard = self.shard(&key).lock();
+        let Shard { users, calls, others, .. } = &mut *shard;
+        if users.len() >= USERS_MAX && !users.contains_key(&key) {
+            *others.entry((tenant, day, code)).or_default() += 1;
+            self.uncounted.fetch_add(1, Relaxed);
+            return;
+        }
+        let refused = users.entry(key).or_default();
+        match refused.counts.iter_mut().find(|(of, by, _)| (*of, *by) == (day, code)) {
+            Some((.., count)) => *count += 1,
+            None => refused.counts.push((day, code, 1)),
+        }
+        if refused.recent.len() >= RECENT_MAX || *calls >= CALLS_MAX {
+            *calls -= usize::from(refused.recent.pop_front().is_some());
+        }
+        if *calls < CALLS_MAX {
+            refused.recent.push_back((now, code, limit.cloned()));
+            *calls += 1;
+        }
+    }
+
+    /// Counts a check that another limiter decided too. `ours`: `allow` or our
+    /// code; `theirs`: `allow` or their cause.
+    pub fn compared(&self, tenant: &Tenant, ours: &'static str, theirs: &str, now: Millis) {
+        let day = tenant.catalog().settings.zone.local_day(now);
+        let key = (tenant.number, day);
+        let mut shard = self.shard(&key).lock();
+        if shard.compared.len() >= DAYS_MAX && !shard.compared.contains_key(&key) {
+            return;
+        }
+        let words = shard.compared.entry(key).or_default();
+        let theirs = match words.len() < THEIRS_MAX || words.contains_key(theirs) {
+            true => theirs,
+            false => OTHER,
+        };
+        if !words.contains_key(theirs) {
+            words.insert(theirs.into(), Counts::new());
+        }
+        let Some(counts) = words.get_mut(theirs) else { return };
+        match counts.iter_mut().find(|(word, _)| *word == ours) {
+            Some((_, checks)) => *checks += 1,
+            None => counts.push((ours, 1)),
+        }
+    }
+
+    /// Refusals so far that were counted by code alone.
+    pub fn uncounted(&self) -> u64 {
+        self.uncounted.load(Relaxed)
+    }
+
+    fn shard(&self, key: &impl std::hash::Hash) -> &Mutex<Shard> {
+        &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
+    }
+
+    /// Puts on record all that was counted before this was called. What cannot
+    /// be written stays and is tried again; meanwhile no more than the bounds
+    /// comes together.
+    pub(super) async fn flush(&self, ledger: &dyn Ledger) -> Result<(), LedgerError> {
+        let mut waiting = self.waiting.lock().await;
+        // Only what is out of the shards: while it cannot be written, the
+        // shards keep to their bounds.
+        Self::write(&mut waiting, ledger).await?;
+        let shards: Vec<Shard> = self.shards.iter().map(|shard| std::mem::take(&mut *shard.lock())).collect();
+        portions(shards, &mut waiting);
+        Self::write(&mut waiting, ledger).await
+    }
+
+    async fn write(waiting: &mut VecDeque<Arc<Tally>>, ledger: &dyn Ledger) -> Result<(), LedgerError> {
+        while let Some(tally) = waiting.front() {
+            ledger.add_tally(Arc::clone(tally)).await?;
+            waiting.pop_front();
+        }
+        Ok(())
+    }
+}
+
+/// Cuts what was counted into pieces of one transaction each.
+fn portions(shards: Vec<Shard>, to: &mut VecDeque<Arc<Tally>>) {
+    let mut next = Tally::default();
+    for shard in shards {
+        next.compared.extend(shard.compared.into_iter().flat_map(comparisons));
+        let others = shard.others.into_iter().map(|((tenant, day, code), count)| RefusedUser {
+            tenant,
+            user: None,
+            counts: vec![RefusalCount { day, code: Cow::Borrowed(code), count }],
+            recent: Vec::new(),
+        });
+        let users = shard.users.into_iter().map(|((tenant, user), refused)| refused.of(tenant, user));
+        for refused in others.chain(users) {
+            next.refused.push(refused);
+            if next.refused.len() >= USERS_AT_ONCE {
+                to.push_back(Arc::new(std::mem::take(&mut next)));
+            }
+        }
+    }
+    if next != Tally::default() {
+        to.push_back(Arc::new(next));
+    }
+}
+
+fn comparisons(
+    ((tenant, day), words): ((TenantRef, i32), Map<Box<str>, Counts>),
+) -> impl Iterator<Item = (TenantRef, Comparison)> {
+    let of_word = move |(theirs, counts): (Box<str>, Counts)| {
+        let theirs: Arc<str> = theirs.into();
+        counts.into_iter().map(move |(ours, checks)| {
+            let comparison =
+                Comparison { day, ours: Cow::Borrowed(ours), theirs: Arc::clone(&theirs), checks };
+            (tenant, comparison)
+        })
+    };
+    words.into_iter().flat_map(of_word)
+}
+
+impl Refused {
+    fn of(self, tenant: TenantRef, user: UserId) -> RefusedUser {
+        let count = |(day, code, count)| RefusalCount { day, code: Cow::Borrowed(code), count };
+        let call = |(at, code, limit): (Millis, &'static str, Option<Label>)| RefusedCall {
+            at,
+            code: Cow::Borrowed(code),
+            limit: limit.map(|limit| limit.shared()),
+        };
+        RefusedUser {
+            tenant,
+            user: Some(user),
+            counts: self.counts.into_iter().map(count).collect(),
+            recent: self.recent.into_iter().map(call).collect(),
+        }
+    }
+}
+
+/// Flushes for as long as it is not stopped.
+pub struct Tallier {
+    task: JoinHandle<()>,
+    stop: oneshot::Sender<()>,
+}
+
+impl Tallier {
+    /// Puts the rest on record and ends.
+    pub async fn stop(self) {
+        // The receiver is gone only if the task is.
+        let _ = self.stop.send(());
+        let _ = self.task.await;
+    }
+}
+
+impl Service {
+    /// Starts putting on record what is counted.
+    pub fn start_tallies(self: &Arc<Self>) -> Tallier {
+        let service = Arc::clone(self);
+        let (stop, mut stopped) = oneshot::channel::<()>();
+        let task = tokio::spawn(async move {
+            let mut last = false;
+            while !last {
+                tokio::select! {
+                    _ = &mut stopped => last = true,
+                    () = tokio::time::sleep(EVERY) => {}
+                }
+                if let Err(error) = service.tallies.flush(&*service.ledger).await {
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "refusals are not on record yet"
+                    );
+                }
+            }
+        });
+        Tallier { task, stop }
+    }
+
+    /// Puts on record what is counted so far, for whoever reads it.
+    pub(in crate::service) async fn flush_tallies(&self) -> Result<(), ServiceError> {
+        Ok(self.tallies.flush(&*self.ledger).await?)
+    }
+
+    /// Takes out counters of days that are no longer kept.
+    pub(in crate::service) async fn prune_tallies(&self, tenant: &Tenant) -> Result<(), ServiceError> {
+        let today = tenant.catalog().settings.zone.local_day(tenant.now());
+        while self.ledger.prune_tallies(tenant.number, today - KEPT_DAYS).await? {}
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "tallies_tests.rs"]
+mod tests;
