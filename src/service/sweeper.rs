@@ -20,6 +20,7 @@ use crate::service::calls::doubt::Pages;
 use crate::service::calls::finishing::{Ending, reported_of};
 use crate::service::tenancy::catalog_writes::Versioned;
 use crate::service::tenancy::settings::Resolution;
+use crate::service::waiting::Resting;
 
 /// How often doubtful holds are looked for.
 const EVERY: Duration = Duration::from_secs(5);
@@ -96,7 +97,14 @@ impl Service {
         self.resolve_due(tenant).await?;
         self.record_moves(tenant).await?;
         self.forget_erased(tenant).await?;
+        self.rooms.ring_tenant(tenant.number);
         Ok(now)
+    }
+
+    /// Those who wait for this tenant's clock on this node, once all of them
+    /// have looked at it.
+    pub async fn at_rest(&self, tenant: &Tenant) -> Resting {
+        self.rooms.at_rest(tenant.number).await
     }
 
     /// Changes settings. A new rule for what is in doubt holds for what is in

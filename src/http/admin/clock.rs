@@ -8,6 +8,7 @@ use crate::http::body;
 use crate::http::call::Call;
 use crate::http::reply::{Answer, Reply};
 use crate::http::schema::ClockPutRequest;
+use crate::service::Tenant;
 
 /// A tenant's time.
 #[derive(Serialize, ToSchema)]
@@ -17,6 +18,25 @@ pub struct ClockView {
     now: Millis,
     /// Whether the tenant has a clock that can be set.
     test: bool,
+    /// Where it stands: the checks that wait on this node, after each of them
+    /// has looked whether there is room by now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting: Option<usize>,
+    /// When one of them would look again, if nothing else happens before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    next_look_at: Option<Millis>,
+}
+
+impl ClockView {
+    async fn of(call: &Call, tenant: &Tenant) -> Self {
+        let (now, test) = (tenant.now(), tenant.test);
+        if !tenant.clock_stands() {
+            return Self { now, test, waiting: None, next_look_at: None };
+        }
+        let resting = call.service().at_rest(tenant).await;
+        Self { now, test, waiting: Some(resting.waiting), next_look_at: resting.looks_at }
+    }
 }
 
 /// Reads the tenant's time.
@@ -27,7 +47,7 @@ pub struct ClockView {
 )]
 pub async fn get(call: Call) -> Answer {
     let tenant = call.tenant()?;
-    Ok(Reply::json(&ClockView { now: tenant.now(), test: tenant.test }))
+    Ok(Reply::json(&ClockView::of(&call, tenant).await))
 }
 
 /// Sets the clock of a test tenant, on which it then stands.
@@ -44,6 +64,6 @@ pub async fn put(mut call: Call) -> Answer {
     let body = call.body().await?;
     let now = body::document(&body, |fields| fields.required("now").parsed(Millis::parse))?;
     let tenant = call.tenant()?;
-    let now = call.service().set_clock(tenant, now, &call.author()).await?;
-    Ok(Reply::json(&ClockView { now, test: tenant.test }))
+    call.service().set_clock(tenant, now, &call.author()).await?;
+    Ok(Reply::json(&ClockView::of(&call, tenant).await))
 }

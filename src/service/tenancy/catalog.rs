@@ -80,7 +80,7 @@ impl Tenant {
     }
 
     /// Whether time passes only when somebody sets the clock.
-    pub(in crate::service) fn clock_stands(&self) -> bool {
+    pub fn clock_stands(&self) -> bool {
         self.clock.standing().is_some()
     }
 

@@ -24,7 +24,7 @@ use crate::service::calls::admission::Decision;
 use crate::service::calls::charging::Charging;
 
 use rooms::Chair;
-pub use rooms::Rooms;
+pub use rooms::{Resting, Rooms};
 
 /// How long a call waits before it looks again at the latest.
 const LOOK: Duration = Duration::from_millis(250);
@@ -65,6 +65,8 @@ pub(super) struct Waits {
     at_best_ms: u64,
     /// When it may fit if nothing else happens.
     retry_ms: u64,
+    /// It would fit, but others go first.
+    blocked: bool,
 }
 
 impl Waits {
@@ -95,6 +97,10 @@ impl Waits {
             Remedy::Wait { retry_after_ms } => Some(retry_after_ms),
             _ => None,
         });
+        let blocked = |short: &Shortfall| {
+            let keep = charging.charges[short.charge].keep;
+            short.would_fit < short.requested && short.remaining >= short.requested.saturating_add(keep)
+        };
         Some(Self {
             key,
             stands,
@@ -104,6 +110,7 @@ impl Waits {
             most: usize::try_from(most).unwrap_or(usize::MAX),
             at_best_ms,
             retry_ms: waits.max().unwrap_or(0),
+            blocked: shortfalls.iter().any(blocked),
         })
     }
 }
@@ -121,7 +128,22 @@ impl Waits {
             most: usize::try_from(most).unwrap_or(usize::MAX),
             at_best_ms: pause_ms,
             retry_ms: pause_ms,
+            blocked: false,
         })
+    }
+}
+
+impl Waits {
+    /// When a look may come to something by itself, on a clock that stands.
+    fn looks_at(&self, now: Millis, patience: &Patience, chair: &Chair<'_>) -> Millis {
+        if !chair.is_first() {
+            return patience.deadline;
+        }
+        let retry_ms = i64::try_from(self.retry_ms.max(1)).unwrap_or(i64::MAX);
+        let room = if self.blocked { Millis::MAX } else { now.plus_ms(retry_ms) };
+        // From its rank on, a bulk call may take what is kept for others.
+        let rank = Some(patience.turn.rank).filter(|rank| self.place.bulk && *rank > now);
+        room.min(patience.deadline).min(rank.unwrap_or(Millis::MAX))
     }
 }
 
@@ -227,6 +249,7 @@ impl Service {
                 return Ok(None);
             }
             let stands = chair.as_ref().is_some_and(|chair| chair.seat.stands.load(SeqCst));
+            let mut rung = chair.as_ref().map_or(0, |chair| chair.seat.rung());
             let standing = Standing { turn: patience.turn, stands };
             let mut decision = self.judge_for(tenant, command, Some(standing)).await?;
             let (Some(waits), CheckReply::Refused(refusal)) = (decision.waits.take(), &mut decision.reply)
@@ -246,6 +269,7 @@ impl Service {
                 && let Some(left) = chair.take()
             {
                 self.leave(left).await;
+                rung = 0;
             }
             let seated = match chair {
                 Some(seated) => seated,
@@ -253,15 +277,17 @@ impl Service {
                     chair.insert(self.rooms.enter(&waits.key, &waits.place).ok_or(ServiceError::Overloaded)?)
                 }
             };
-            if waits.stands && !seated.seat.stands.load(SeqCst) {
-                if !self.stand(seated, &waits, patience.deadline).await? {
-                    refusal.code = Code::QueueFull;
-                    return Ok(Some(decision));
-                }
-                // There may have been room since.
-                continue;
+            if waits.stands
+                && !seated.seat.stands.load(SeqCst)
+                && !self.stand(seated, &waits, patience.deadline).await?
+            {
+                refusal.code = Code::QueueFull;
+                return Ok(Some(decision));
             }
-            self.wait_for_turn(tenant, patience, caller, seated, &waits).await?;
+            // Before it could hear of it, there may have been room.
+            if rung > 0 {
+                self.wait_for_turn(tenant, patience, caller, seated, &waits, rung).await?;
+            }
         }
     }
 
@@ -274,14 +300,18 @@ impl Service {
         caller: &impl Presence,
         chair: &Chair<'_>,
         waits: &Waits,
+        mut rung: u64,
     ) -> Result<(), ServiceError> {
         loop {
+            let stands_still = tenant.clock_stands();
+            chair.rests(rung, stands_still.then(|| waits.looks_at(tenant.now(), patience, chair)));
             let mut pause = LOOK.min(patience.left(tenant));
-            if !tenant.clock_stands() && chair.is_first() {
+            if !stands_still && chair.is_first() {
                 pause = pause.min(Duration::from_millis(waits.retry_ms).max(SHORTEST));
             }
             // A bell that has rung in between is heard at once.
             let _ = tokio::time::timeout(pause, chair.seat.bell.notified()).await;
+            rung = chair.seat.rung();
             if tenant.test {
                 self.catch_up(tenant, false).await?;
             }

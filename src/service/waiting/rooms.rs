@@ -5,12 +5,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::domain::charge::AccountKey;
+use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
 use crate::domain::line::{NO_TICKET, Place, Turn};
 use crate::domain::plan::Scope;
@@ -19,6 +20,8 @@ use crate::service::random;
 
 /// Calls that wait on this node, unless a setting says otherwise.
 const WAITING_MAX: usize = 10_000;
+/// Whoever moved a clock hears no later what came of it.
+const REST: Duration = Duration::from_secs(5);
 
 /// See the module's text.
 pub struct Rooms {
@@ -29,6 +32,8 @@ pub struct Rooms {
     bulk: AtomicUsize,
     max: AtomicUsize,
     rooms: Mutex<HashMap<AccountKey, Room, ahash::RandomState>>,
+    /// Rung when one of a tenant with a clock of its own has looked.
+    looked: Notify,
     /// Whether somebody shows the engine that this node is there.
     pub(in crate::service) kept: AtomicBool,
 }
@@ -37,13 +42,52 @@ pub struct Rooms {
 type Room = BTreeMap<(u8, Turn), Arc<Seat>>;
 
 /// One who waits.
-#[derive(Default)]
 pub(super) struct Seat {
     /// Stands in the engine's line.
     pub stands: AtomicBool,
     /// May stand there, whatever the engine has said since.
     pub entered: AtomicBool,
     pub bell: Notify,
+    /// How often the bell was rung, and after how many of these it has looked.
+    rung: AtomicU64,
+    heard: AtomicU64,
+    /// When it would look by itself, in its tenant's time.
+    looks_at: AtomicI64,
+}
+
+impl Default for Seat {
+    fn default() -> Self {
+        Self {
+            stands: AtomicBool::new(false),
+            entered: AtomicBool::new(false),
+            bell: Notify::new(),
+            // Whoever sits down is about to look.
+            rung: AtomicU64::new(1),
+            heard: AtomicU64::new(0),
+            looks_at: AtomicI64::new(i64::MAX),
+        }
+    }
+}
+
+impl Seat {
+    fn ring(&self) {
+        self.rung.fetch_add(1, SeqCst);
+        self.bell.notify_one();
+    }
+
+    /// To be read before a look, and told when it came to nothing.
+    pub fn rung(&self) -> u64 {
+        self.rung.load(SeqCst)
+    }
+}
+
+/// Those of a tenant who wait on this node, when nothing is left to be done for
+/// any of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Resting {
+    pub waiting: usize,
+    /// When one of them would look by itself.
+    pub looks_at: Option<Millis>,
 }
 
 impl Default for Rooms {
@@ -55,6 +99,7 @@ impl Default for Rooms {
             bulk: AtomicUsize::new(0),
             max: AtomicUsize::new(WAITING_MAX),
             rooms: Mutex::default(),
+            looked: Notify::new(),
             kept: AtomicBool::new(false),
         }
     }
@@ -117,6 +162,47 @@ impl Rooms {
         }
     }
 
+    /// The clock of a tenant was moved: everybody looks.
+    pub(in crate::service) fn ring_tenant(&self, tenant: TenantRef) {
+        if !self.nobody() {
+            let rooms = self.rooms.lock();
+            let theirs = rooms.iter().filter(|(key, _)| key.tenant == tenant);
+            theirs.flat_map(|(_, room)| room.values()).for_each(|seat| seat.ring());
+        }
+    }
+
+    /// Waits until all of a tenant who wait have looked since their bells rang.
+    pub(in crate::service) async fn at_rest(&self, tenant: TenantRef) -> Resting {
+        let all_rest = async {
+            loop {
+                let looked = self.looked.notified();
+                let (resting, all) = self.resting(tenant);
+                if all {
+                    return resting;
+                }
+                looked.await;
+            }
+        };
+        let waited = tokio::time::timeout(REST, all_rest).await;
+        waited.unwrap_or_else(|_| self.resting(tenant).0)
+    }
+
+    /// Who waits, and whether all of them rest.
+    fn resting(&self, tenant: TenantRef) -> (Resting, bool) {
+        let rooms = self.rooms.lock();
+        let theirs = rooms.iter().filter(|(key, _)| key.tenant == tenant);
+        let seats = theirs.flat_map(|(_, room)| room.values());
+        let (mut resting, mut all) = (Resting::default(), true);
+        for seat in seats {
+            let heard = seat.heard.load(SeqCst);
+            all &= heard == seat.rung();
+            resting.waiting += 1;
+            let looks_at = Some(seat.looks_at.load(SeqCst)).filter(|at| *at != i64::MAX).map(Millis);
+            resting.looks_at = resting.looks_at.into_iter().chain(looks_at).min();
+        }
+        (resting, all)
+    }
+
     /// Wakes the first of all rooms that a change may concern.
     pub(in crate::service) fn ring_those(&self, concerns: impl Fn(&AccountKey) -> bool) {
         if !self.nobody() {
@@ -137,7 +223,7 @@ impl Rooms {
         if let Some(room) = self.rooms.lock().get(key) {
             for seat in room.values() {
                 seat.stands.store(false, SeqCst);
-                seat.bell.notify_one();
+                seat.ring();
             }
         }
     }
@@ -151,7 +237,7 @@ fn wake_first(room: &Room) {
     while let Some(((next, _), seat)) =
         room.range(class.map_or((0, FIRST), |class| (class + 1, FIRST))..).next()
     {
-        seat.bell.notify_one();
+        seat.ring();
         class = Some(*next);
     }
 }
@@ -165,6 +251,16 @@ pub(super) struct Chair<'r> {
 }
 
 impl Chair<'_> {
+    /// A look after so many bells came to nothing; the next one is at an
+    /// instant of the tenant's clock, if it is set by hand.
+    pub fn rests(&self, rung: u64, looks_at: Option<Millis>) {
+        self.seat.looks_at.store(looks_at.map_or(i64::MAX, |at| at.0), SeqCst);
+        self.seat.heard.store(rung, SeqCst);
+        if looks_at.is_some() {
+            self.rooms.looked.notify_waiters();
+        }
+    }
+
     /// Whether it is the turn of this one, among those of its size.
     pub fn is_first(&self) -> bool {
         let rooms = self.rooms.rooms.lock();
@@ -184,6 +280,7 @@ impl Drop for Chair<'_> {
             }
         }
         drop(rooms);
+        self.rooms.looked.notify_waiters();
         self.rooms.bulk.fetch_sub(usize::from(self.place.bulk), SeqCst);
         self.rooms.open.fetch_sub(1, SeqCst);
     }
@@ -215,6 +312,30 @@ mod tests {
         drop((late, large));
         assert_eq!(rooms.depth(), (0, 0));
         assert!(rooms.rooms.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn who_moves_a_clock_hears_when_all_have_looked() {
+        let rooms = Rooms::default();
+        let enter = |rank| rooms.enter(&key(), &place(&rooms, rank, 0)).expect("a seat");
+        let (first, second) = (enter(10), enter(20));
+        for chair in [&first, &second] {
+            chair.rests(chair.seat.rung(), Some(Millis(chair.place.turn.rank.0 + 100)));
+        }
+        let rest = |waiting, at| Resting { waiting, looks_at: Some(Millis(at)) };
+        assert_eq!(rooms.at_rest(TenantRef(1)).await, rest(2, 110));
+        assert_eq!(rooms.at_rest(TenantRef(2)).await, Resting::default());
+        rooms.ring_tenant(TenantRef(1));
+        let before = (first.seat.rung(), second.seat.rung());
+        let resting = rooms.at_rest(TenantRef(1));
+        let look = async {
+            second.rests(before.1, Some(Millis(130)));
+            // Admitted: the next one is woken before anybody could think that all rest.
+            drop(first);
+            assert!(second.seat.rung() > before.1);
+            second.rests(second.seat.rung(), Some(Millis(140)));
+        };
+        assert_eq!(tokio::join!(resting, look).0, rest(1, 140));
     }
 
     #[test]

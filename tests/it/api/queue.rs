@@ -90,6 +90,31 @@ async fn a_call_waits_until_a_place_is_free() {
 }
 
 #[tokio::test]
+async fn a_moved_clock_is_answered_when_all_who_wait_have_looked() {
+    let t = alone(Sheet::new().dr(10), pool().requests(1, 60)).await;
+    assert_eq!(t.get("/v1/admin/clock").await.ok()["waiting"], 0);
+    t.ask("z", 0, 0).await.ok();
+    let waiting: Vec<_> = ["a", "b", "c"].into_iter().map(|user| waits(&t, call(user, 30_000))).collect();
+    until_depth(&t, (3, 0)).await;
+    let at = |second: &str| format!("2026-03-10T12:00:{second}Z");
+    let resting = |waiting, second| match waiting {
+        0 => json!({"waiting": 0}),
+        _ => json!({"waiting": waiting, "next_look_at": at(second)}),
+    };
+    assert_has(&t.get("/v1/admin/clock").await.ok(), &resting(3, "01.000"));
+    for (to, waiting, next) in [("00.999", 3, "01.000"), ("01.000", 2, "02.000"), ("09.000", 1, "10.000")] {
+        assert_has(&t.put_clock(&at(to)).await.ok(), &resting(waiting, next));
+    }
+    let ended = t.put_clock(&at("30.000")).await.ok();
+    assert_has(&ended, &resting(0, ""));
+    assert_eq!(ended.get("next_look_at"), None);
+    for call in waiting {
+        call.await.unwrap().ok();
+    }
+    assert_eq!(t.left("c", "requests_per_day").await["used"], 1);
+}
+
+#[tokio::test]
 async fn a_call_waits_for_a_slot_of_its_own() {
     let t = alone(Sheet::new().cc(1), pool().places(9)).await;
     let first = t.ask("a", 0, 0).await.hold_id();
