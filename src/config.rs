@@ -23,6 +23,9 @@ pub const DEFAULTS: &str = include_str!("config.default.toml");
 
 const PREFIX: &str = "APPORTION_";
 
+/// A hold takes a late settle for 31 days, one that a rule has ended included.
+const KEEP_HOLDS_DAYS: std::ops::RangeInclusive<u64> = 35..=36_500;
+
 /// Names with our prefix that are no settings: the file itself, which clap
 /// reads, and how backends on the same machine find the service.
 const NOT_SETTINGS: [&str; 4] = ["CONFIG", "URL", "TOKEN", "API_KEY"];
@@ -52,6 +55,8 @@ pub struct Config {
     pub http: HttpConfig,
     /// Idle accounts that are kept in memory.
     pub max_idle_accounts: usize,
+    /// How long finished holds are kept; `None`: for ever.
+    pub keep_holds: Option<Duration>,
     /// Between readiness dropping and the port closing.
     pub drain: Duration,
     /// For requests in flight, after that.
@@ -152,6 +157,7 @@ struct Raw {
     max_streams: u64,
     max_waiting: u64,
     max_idle_accounts: u64,
+    keep_holds_days: u64,
     drain_seconds: u64,
     shutdown_seconds: u64,
     // Secrets: never shown.
@@ -192,6 +198,9 @@ impl Raw {
         faults.range("max_streams", self.max_streams, 0..=1_000_000);
         faults.range("max_waiting", self.max_waiting, 0..=1_000_000);
         faults.range("max_idle_accounts", self.max_idle_accounts, 0..=1_000_000_000);
+        if self.keep_holds_days != 0 {
+            faults.range("keep_holds_days", self.keep_holds_days, KEEP_HOLDS_DAYS);
+        }
         faults.range("drain_seconds", self.drain_seconds, 0..=600);
         faults.range("shutdown_seconds", self.shutdown_seconds, 0..=3_600);
         let (Ok(listen), Some(stores), Some(format), true) =
@@ -218,6 +227,8 @@ impl Raw {
                 max_waiting: self.max_waiting as usize,
             },
             max_idle_accounts: self.max_idle_accounts as usize,
+            keep_holds: (self.keep_holds_days != 0)
+                .then(|| Duration::from_secs(self.keep_holds_days * 86_400)),
             drain: Duration::from_secs(self.drain_seconds),
             shutdown: Duration::from_secs(self.shutdown_seconds),
         })

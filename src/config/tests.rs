@@ -106,3 +106,16 @@ fn a_missing_or_broken_file_is_said_to_be_so() {
     let error = load(Some("listen = "), &[], Flags::default()).unwrap_err();
     assert!(error.contains("settings.toml"), "{error}");
 }
+
+#[test]
+fn holds_are_kept_longer_than_anybody_may_correct_them_or_for_ever() {
+    let keep = |days| load(None, &[("APPORTION_KEEP_HOLDS_DAYS", days)], Flags::default());
+    let days = |days: u64| Some(Duration::from_secs(days * 86_400));
+    assert_eq!(load(None, &[], Flags::default()).unwrap().keep_holds, days(400));
+    assert_eq!(keep("35").unwrap().keep_holds, days(35));
+    assert_eq!(keep("0").unwrap().keep_holds, None);
+    for too_few in ["1", "34"] {
+        let error = keep(too_few).unwrap_err();
+        assert!(error.contains("`keep_holds_days`") && error.contains("35"), "{error}");
+    }
+}

@@ -286,6 +286,8 @@ impl Collector for OfService {
         away.encode(encoder.encode_descriptor("degraded", help, None, away.metric_type())?)?;
         let help = "Checks admitted by this node alone while the store was away";
         encode_counter(&mut encoder, "degraded_admissions", help, outage.admissions())?;
+        let help = "Finished holds that this node removed since they were old";
+        encode_counter(&mut encoder, "holds_pruned", help, self.0.pruned_holds())?;
         self.encode_pools(&mut encoder)?;
         let help = "What failed because the store was away, by operation";
         let kind = ConstCounter::new(0u64).metric_type();

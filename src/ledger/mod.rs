@@ -385,6 +385,11 @@ pub trait Ledger: Send + Sync + 'static {
     /// Takes out some of the counters of days before `day`. `false`: there are
     /// no more.
     fn prune_tallies(&self, tenant: TenantRef, day: i32) -> Answer<'_, bool>;
+    /// Removes old holds, one step of a walk through all of them: finished ones
+    /// that ended longer ago than they are kept, by their tenant's clock. Any
+    /// process may ask; one at a time is at it, and each goes on where the walk
+    /// was. A commit may have to wait for one step.
+    fn prune_holds(&self, asked: Pruning) -> Answer<'_, Pruned>;
     /// Grows with every write to tenants, users and records, by whichever
     /// process: a cheap question for pollers.
     fn revision(&self) -> Answer<'_, u64>;
@@ -396,6 +401,28 @@ pub trait Ledger: Send + Sync + 'static {
     fn takes_writes(&self) -> Answer<'_, ()>;
     /// Flushes and closes.
     fn close(&self) -> BoxFuture<'_, ()>;
+}
+
+/// Which holds are old, and how they are looked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Pruning {
+    /// For tenants without a clock of their own, and for the walk itself.
+    pub now: Millis,
+    /// How long a finished hold is kept.
+    pub keep_ms: i64,
+    /// Holds looked at in one step.
+    pub rows: u32,
+    /// From the end of one walk to the beginning of the next.
+    pub every_ms: i64,
+}
+
+/// What a step of the walk came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pruned {
+    /// The walk has ended, none is due, or another process is at it.
+    Nothing,
+    /// So many holds went; there may be more.
+    Rows(u64),
 }
 
 /// What `users` lists.

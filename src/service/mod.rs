@@ -8,6 +8,7 @@ pub mod error;
 mod journal;
 mod news;
 pub mod outage;
+mod pruning;
 mod random;
 mod sweeper;
 pub mod telling;
@@ -16,7 +17,7 @@ pub mod upstream;
 pub mod waiting;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::engine::{Engine, Ticket};
 use crate::ledger::Ledger;
@@ -62,6 +63,9 @@ pub struct Service {
     pub rooms: waiting::Rooms,
     /// A tenant was deleted.
     purge_due: tokio::sync::Notify,
+    /// Its holds may be old by now.
+    test_clock_moved: tokio::sync::Notify,
+    pruned_holds: AtomicU64,
 }
 
 /// A step that is decided; its answer may go out once the ticket resolves.
@@ -92,6 +96,8 @@ impl Service {
             news: news::News::default(),
             rooms: waiting::Rooms::default(),
             purge_due: tokio::sync::Notify::new(),
+            test_clock_moved: tokio::sync::Notify::new(),
+            pruned_holds: AtomicU64::new(0),
         })
     }
 

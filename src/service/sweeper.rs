@@ -98,6 +98,7 @@ impl Service {
         self.record_moves(tenant).await?;
         self.forget_erased(tenant).await?;
         self.rooms.ring_tenant(tenant.number);
+        self.test_clock_moved.notify_one();
         Ok(now)
     }
 

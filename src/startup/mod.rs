@@ -81,6 +81,7 @@ impl Application {
             running.service.start_purging(),
             running.registry.start_polling(),
         ];
+        background.extend(config.keep_holds.map(|keep| running.service.start_pruning(keep)));
         if let Some(channel) = deciding.channel {
             background.extend(running.service.start_news(channel));
         }

@@ -23,13 +23,13 @@ use super::sql::batch::Batch;
 use super::sql::doubts::Walk;
 use super::sql::read::{self, Query};
 use super::sql::{
-    Failure, audit, changes, commit, conditions, deleting, erasing, history, orgs, records, slots, tallies,
-    users,
+    Failure, audit, changes, commit, conditions, deleting, erasing, history, orgs, pruning, records, slots,
+    tallies, users,
 };
 use super::{
     Answer, AuditEntry, AuditQuery, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery, Erasure,
-    History, HistoryQuery, Ledger, LedgerError, Note, Org, PoolCondition, Record, RecordKind, RefusalCount,
-    StoredAccount, Tally, TenantRow, UsageRow, User, UserQuery, Written,
+    History, HistoryQuery, Ledger, LedgerError, Note, Org, PoolCondition, Pruned, Pruning, Record,
+    RecordKind, RefusalCount, StoredAccount, Tally, TenantRow, UsageRow, User, UserQuery, Written,
 };
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
@@ -419,6 +419,18 @@ impl Ledger for PostgresLedger {
 
     fn prune_tallies(&self, tenant: TenantRef, day: i32) -> Answer<'_, bool> {
         write!(self, |c| tallies::prune(c, tenant, day))
+    }
+
+    fn prune_holds(&self, asked: Pruning) -> Answer<'_, Pruned> {
+        async move {
+            let found: BoxFuture<'_, Result<_, LedgerError>> =
+                read!(self, |c| pruning::find(c, self.origin, &asked));
+            match found.await? {
+                Some(_) => write!(self, |c| pruning::step(c, self.origin, &asked)).await,
+                None => Ok(Pruned::Nothing),
+            }
+        }
+        .boxed()
     }
 
     fn revision(&self) -> Answer<'_, u64> {

@@ -29,7 +29,7 @@ pub fn parameters(tenant: TenantRef, asked: &HistoryQuery) -> Vec<Value> {
 }
 
 /// Ids of holds that were made then or later begin here.
-fn first_id(at: Millis) -> u128 {
+pub(super) fn first_id(at: Millis) -> u128 {
     (at.0.max(0) as u128) << 80
 }
 

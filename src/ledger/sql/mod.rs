@@ -15,6 +15,7 @@ pub(super) mod erasing;
 pub(super) mod history;
 mod many;
 pub(super) mod orgs;
+pub(super) mod pruning;
 pub(super) mod read;
 pub(super) mod records;
 pub(super) mod slots;

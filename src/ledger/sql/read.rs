@@ -171,7 +171,7 @@ pub fn unnamed(error: InvalidId) -> LedgerError {
     LedgerError::Corrupt(format!("a stored name {error}"))
 }
 
-fn hold_id(bytes: &[u8]) -> Result<HoldId, LedgerError> {
+pub(super) fn hold_id(bytes: &[u8]) -> Result<HoldId, LedgerError> {
     let bytes = bytes.try_into().map_err(|_| LedgerError::Corrupt("a hold's id is not 16 bytes".into()))?;
     Ok(HoldId(u128::from_be_bytes(bytes)))
 }

@@ -39,8 +39,8 @@ use super::sql::{
 };
 use super::{
     Answer, AuditEntry, AuditQuery, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery, Erasure,
-    History, HistoryQuery, Ledger, LedgerError, Note, Org, PoolCondition, Record, RecordKind, RefusalCount,
-    StoredAccount, Tally, TenantRow, UsageRow, User, UserQuery, Written,
+    History, HistoryQuery, Ledger, LedgerError, Note, Org, PoolCondition, Pruned, Pruning, Record,
+    RecordKind, RefusalCount, StoredAccount, Tally, TenantRow, UsageRow, User, UserQuery, Written,
 };
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
@@ -410,6 +410,10 @@ impl Ledger for SqliteLedger {
 
     fn prune_tallies(&self, tenant: TenantRef, day: i32) -> Answer<'_, bool> {
         self.write_beside(move |c| tallies::prune(c, tenant, day).boxed()).boxed()
+    }
+
+    fn prune_holds(&self, asked: Pruning) -> Answer<'_, Pruned> {
+        self.prune(asked).boxed()
     }
 
     fn revision(&self) -> Answer<'_, u64> {

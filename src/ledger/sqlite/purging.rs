@@ -1,14 +1,38 @@
-//! Removing what deleted tenants left.
+//! Removing what deleted tenants left, and old holds.
 //!
 //! Every table with a column `tenant` is purged, the audit excepted: a table
 //! that is added later is so, too, without being named here.
 
+use futures_util::FutureExt;
 use sqlx::AssertSqlSafe;
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
+use super::SqliteLedger;
 use crate::domain::charge::TenantRef;
-use crate::ledger::sql::Failure;
+use crate::ledger::sql::{Failure, pruning};
+use crate::ledger::{LedgerError, Pruned, Pruning};
+
+impl SqliteLedger {
+    /// The tables are gone through, so a walk begins with writing out what they
+    /// lack.
+    pub(super) async fn prune(&self, asked: Pruning) -> Result<Pruned, LedgerError> {
+        let origin = self.origin;
+        let found = self.read(move |c| async move { pruning::find(c, origin, &asked).await }.boxed()).await?;
+        let Some(walk) = found else { return Ok(Pruned::Nothing) };
+        if walk.is_at_its_start() {
+            self.journal.catch_up().await?;
+            self.journal.write_out().await?;
+        }
+        let pruned =
+            self.writer.write(move |c| async move { pruning::step(c, origin, &asked).await }.boxed()).await?;
+        if let Pruned::Rows(removed) = pruned {
+            // Each one's entry by user; what else it had, its neighbours have too.
+            self.journal.wrote(removed as usize);
+        }
+        Ok(pruned)
+    }
+}
 
 /// Removes the next portion. `false`: there was nothing to remove.
 pub(super) async fn purge(

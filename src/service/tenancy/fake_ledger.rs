@@ -13,8 +13,9 @@ use crate::domain::slot::{Fence, Slot};
 use crate::domain::time::Millis;
 use crate::ledger::{
     Answer, AuditEntry, AuditQuery, Bucket, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery,
-    Erasure, History, HistoryQuery, Ledger, LedgerError, Note, Org, PoolCondition, Record, RecordKind,
-    RefusalCount, StoredAccount, Tally, TenantRow, Told, UsageRow, User, UserQuery, What, Written,
+    Erasure, History, HistoryQuery, Ledger, LedgerError, Note, Org, PoolCondition, Pruned, Pruning, Record,
+    RecordKind, RefusalCount, StoredAccount, Tally, TenantRow, Told, UsageRow, User, UserQuery, What,
+    Written,
 };
 
 /// One process's way to a store that several may share.
@@ -371,6 +372,9 @@ impl Ledger for FakeLedger {
         unreachable!("no test reads counters back")
     }
     fn prune_tallies(&self, _: TenantRef, _: i32) -> Answer<'_, bool> {
+        unreachable!("no test prunes")
+    }
+    fn prune_holds(&self, _: Pruning) -> Answer<'_, Pruned> {
         unreachable!("no test prunes")
     }
     fn takes_writes(&self) -> Answer<'_, ()> {

@@ -37,6 +37,7 @@ mod queue_nodes;
 mod reads;
 mod records;
 mod refusals;
+mod retention;
 mod retries;
 mod rolling;
 mod set_back;

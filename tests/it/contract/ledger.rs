@@ -11,6 +11,7 @@ mod fences;
 mod finding;
 mod history;
 mod holds;
+mod pruning;
 mod records;
 pub mod samples;
 mod tallies;
@@ -92,6 +93,11 @@ macro_rules! contract {
                 usage_saturates_instead_of_overflowing,
                 usage_comes_in_order_and_within_its_days,
                 a_correction_moves_usage,
+            }
+            pruning::{
+                finished_holds_go_once_they_are_old_and_sums_stay,
+                holds_are_old_by_their_tenants_clock,
+                one_process_walks_at_a_time_and_another_goes_on,
             }
             users::{
                 a_user_reads_back_as_written,

@@ -7,7 +7,7 @@ use apportion::domain::slot::Fence;
 use apportion::domain::time::Millis;
 use apportion::ledger::{
     AuditQuery, Change, DoubtFilter, DoubtQuery, Edge, HistoryQuery, Ledger, LedgerError, PostgresLedger,
-    UserQuery,
+    Pruned, Pruning, UserQuery,
 };
 use futures_util::future::join_all;
 
@@ -206,5 +206,7 @@ async fn ask_everything(ledger: &PostgresLedger) {
     ledger.refusals(TENANT, user("u_1"), 20_000..20_003).await.unwrap();
     ledger.comparisons(TENANT, 20_000..20_003).await.unwrap();
     ledger.prune_tallies(TENANT, 20_000).await.unwrap();
+    let all = Pruning { now: at(i64::from(u32::MAX)), keep_ms: 0, rows: 10, every_ms: 0 };
+    while ledger.prune_holds(all).await.unwrap() != Pruned::Nothing {}
     ledger.slot(TENANT).await.unwrap();
 }

@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, Row};
 
 use super::super::ended;
 use super::Dir;
-use crate::ledger::sql::{changes, doubts, erasing, history, read, records, tallies, users};
+use crate::ledger::sql::{changes, doubts, erasing, history, pruning, read, records, tallies, users};
 
 pub(super) async fn plan(dir: &Dir, query: &str) -> String {
     let text = format!("EXPLAIN QUERY PLAN {query}");
@@ -53,6 +53,11 @@ async fn no_query_reads_a_whole_table() {
         (tallies::PRUNE_COMPARISONS, &["comparisons USING PRIMARY KEY (tenant=? AND day<?)"]),
         (doubts::DOUBTFUL, &["holds_open_by_time (tenant=? AND doubtful_from>? AND doubtful_from<?)"]),
         (doubts::DOUBTFUL_OF_USER, &["holds_open_by_user (tenant=? AND user_id=?)"]),
+        (pruning::END, &["COVERING INDEX sqlite_autoindex_holds_1 (id>? AND id<?)"]),
+        (
+            pruning::PRUNE,
+            &["holds USING INDEX sqlite_autoindex_holds_1 (id>? AND id<?)", "tenants USING INTEGER"],
+        ),
         (read::USAGE, &["usage USING PRIMARY KEY (tenant=? AND day>? AND day<?)"]),
         (users::USER, &["users USING PRIMARY KEY (tenant=? AND id=?)"]),
         (users::ALL, &["users USING PRIMARY KEY (tenant=? AND id>?)"]),
