@@ -83,9 +83,9 @@ pub trait Engine: Send + Sync + 'static {
     fn extend<'a>(&'a self, extend: &'a Extend, now: Millis) -> Reply<'a, Extended>;
     /// Brings an account's cells to `now` by the figures of `charges` and
     /// records that: what changes next finds them as they ran until now. Of a
-    /// bucket whose charge asks for something, what it has beyond what must be
-    /// left behind is gone: told twice, it is gone once. `None`: there is
-    /// nothing to bring.
+    /// bucket or a rolling limit whose charge asks for something, what there is
+    /// beyond what must be left behind is gone: told twice, it is gone once.
+    /// `None`: there is nothing to bring.
     fn touch<'a>(
         &'a self,
         key: &'a AccountKey,

@@ -93,6 +93,16 @@ impl Rule {
         }
     }
 
+    /// How long a rolling limit counts what was taken, its guard included.
+    pub fn rolling_ms(&self) -> Option<i64> {
+        match self {
+            Self::Rolling { window_seconds, guard_ms, .. } => {
+                Some(i64::from(*window_seconds) * 1000 + i64::from(*guard_ms))
+            }
+            _ => None,
+        }
+    }
+
     /// The most that one call can ever be given: a bucket's capacity, the
     /// limit of the other kinds.
     pub fn most_at_once(&self) -> u64 {

@@ -159,9 +159,10 @@ pub fn view(accounts: &[&Account], charges: &[Charge], now: Millis) -> Standings
     standings(&project(accounts, charges, now), charges, now)
 }
 
-/// Brings an account to `now` by the figures of the charges. Of a bucket whose
-/// charge asks for something, what it has beyond what must be left behind is
-/// gone: somebody else has used it. `None`: there is nothing to bring.
+/// Brings an account to `now` by the figures of the charges. Of a bucket or a
+/// rolling limit whose charge asks for something, what there is beyond what
+/// must be left behind is gone: somebody else has used it. `None`: there is
+/// nothing to bring.
 pub fn touch(account: &Account, charges: &[Charge], now: Millis) -> Option<Projection> {
     let drains = |charge: &Charge| charge.asked && charge.demand.amount(0) > 0;
     if account.is_new() && !charges.iter().any(drains) {
@@ -170,9 +171,13 @@ pub fn touch(account: &Account, charges: &[Charge], now: Millis) -> Option<Proje
     let mut projection = account.project(0, charges, now);
     for (index, charge) in charges.iter().enumerate().filter(|(_, charge)| drains(charge)) {
         let Some(place) = projection.place(index) else { continue };
-        if let Cell::Bucket(bucket) = projection.cell_mut(place) {
-            let gone = bucket.available().saturating_sub(charge.keep);
-            bucket.take(gone, false);
+        let gone = Seen::new(&projection, place, charge, now).room();
+        match (projection.cell_mut(place), charge.figures) {
+            (Cell::Bucket(bucket), _) => bucket.take(gone, false),
+            (Cell::Rolling(rolling), Figures::Rolling { limit, .. }) => {
+                rolling.take(gone, limit, now);
+            }
+            _ => {}
         }
     }
     Some(projection)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::domain::charge::{AccountKey, CellId, Charge, Demand, Figures, MeterCode, TenantRef};
+use crate::domain::charge::{AccountKey, CellId, Charge, Demand, MeterCode, TenantRef};
 use crate::domain::decision::{self, LimitRow, Refusal};
 use crate::domain::hold::{Amounts, Caps, Granted, Hold, Stage};
 use crate::domain::ids::{HoldId, Label, Name, UserId};
@@ -211,9 +211,8 @@ impl<'a> Subject<'a> {
             if let Some((figures, earlier, to_come)) = entry.bucket(index, self.now, fits) {
                 (charge.figures, charge.earlier, charge.to_come) = (figures, earlier, to_come);
             }
-            if let Figures::Rolling { limit, .. } = &mut charge.figures {
-                let lowered = entry.condition().rate().scaled(*limit, self.now);
-                *limit = if fits(lowered) { lowered } else { *limit };
+            if let Some(figures) = entry.rolling(index, self.now, fits) {
+                charge.figures = figures;
             }
             charge.keep = kept(charge.figures.ceiling());
             charging.push(limit, self.zone_of(&source, limit), charge);

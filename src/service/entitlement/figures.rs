@@ -48,8 +48,8 @@ impl<'a> Subject<'a> {
                 (Figures::Window { limit: *most, since, span }, earlier)
             }
             Rule::Slots { limit } => (Figures::Slots { limit: *limit }, None),
-            Rule::Rolling { limit, window_seconds, guard_ms, .. } => {
-                let window_ms = i64::from(*window_seconds) * 1000 + i64::from(*guard_ms);
+            Rule::Rolling { limit, .. } => {
+                let window_ms = rule.rolling_ms().unwrap_or(0);
                 (Figures::Rolling { limit: *limit, window_ms }, None)
             }
         }

@@ -141,6 +141,20 @@ impl PoolEntry {
         Some((figures, before, (to_come < steps.len()).then(|| steps[to_come..].into())))
     }
 
+    /// The same for the pool's rolling limit at `index`.
+    pub(in crate::service) fn rolling(
+        &self,
+        index: usize,
+        now: Millis,
+        fits: impl Fn(u64) -> bool,
+    ) -> Option<Figures> {
+        let rule = &self.pool.limits[index].limit.rule;
+        let window_ms = rule.rolling_ms()?;
+        let whole = rule.most_at_once();
+        let lowered = self.condition().rate().scaled(whole, now);
+        Some(Figures::Rolling { limit: if fits(lowered) { lowered } else { whole }, window_ms })
+    }
+
     /// This pool with the condition that is on record; `None`: it is the one
     /// that is at hand. `before`: the pool as it was at hand.
     fn conditioned(

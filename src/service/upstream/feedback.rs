@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use smallvec::SmallVec;
 
 use super::conditions::Noted;
-use crate::domain::cell::Standing;
 use crate::domain::charge::{AccountKey, CellId, Charge, Demand, MeterCode};
 use crate::domain::condition::{Condition, Outcome};
 use crate::domain::hold::Hold;
@@ -178,8 +177,7 @@ impl Service {
         let mut far: Vec<Charge> = Vec::new();
         let mut corrected = Vec::new();
         for ((name, charge), shown) in names.into_iter().zip(&charges).zip(standings) {
-            let Standing::Bucket { remaining, capacity, .. } = shown.standing else { continue };
-            if remaining.saturating_sub(charge.keep) > capacity / FAR {
+            if shown.standing.remaining().saturating_sub(charge.keep) > shown.standing.limit() / FAR {
                 corrected.push((name.clone(), charge.keep));
                 far.push(charge.clone());
             }
@@ -204,8 +202,12 @@ impl PoolEntry {
             *filter == Filter::default() && meter == Some(left.meter)
         };
         let charge = |(index, ((limit, cell), filter)): (usize, ((&'s Limit, &CellId), &Filter))| {
-            let (figures, earlier, to_come) =
-                self.bucket(index, now, |_| true).filter(|_| counts(filter, &limit.rule))?;
+            if !counts(filter, &limit.rule) {
+                return None;
+            }
+            let bucket = self.bucket(index, now, |_| true);
+            let rolling = || Some((self.rolling(index, now, |_| true)?, None, None));
+            let (figures, earlier, to_come) = bucket.or_else(rolling)?;
             let charge = Charge {
                 account: 0,
                 cell: *cell,

@@ -252,6 +252,35 @@ async fn what_the_vendor_has_far_less_of_is_believed_once() {
 }
 
 #[tokio::test]
+async fn what_the_vendor_has_far_less_of_counts_as_use_now_in_a_rolling_limit() {
+    let rolling = json!({"name": "rolling", "kind": "rolling", "meter": "output_tokens", "limit": 1000,
+        "window_seconds": 60});
+    let t = with_pool(PoolSheet::new("default", &["*"]).limit(rolling)).await;
+    let left = |left: u64| {
+        json!({"status": 200, "headers": {"anthropic-ratelimit-output-tokens-limit": "1000",
+            "anthropic-ratelimit-output-tokens-remaining": left.to_string()}})
+    };
+    t.ask("u", 0, 200).await.ok();
+    t.pass(30_000).await;
+    assert_eq!(tell(&t, left(700)).await["corrected"], json!([]), "a tenth may be a matter of moments");
+    // Whoever told the same at the same moment: it was used once.
+    let said = left(300);
+    let tellers: Vec<_> = (0..8).map(|_| tell(&t, said.clone())).collect();
+    let told = futures_util::future::join_all(tellers).await;
+    assert!(told.iter().any(|told| told["corrected"] != json!([])), "{told:?}");
+    let row = t.ask("u", 0, 0).await.row("rolling");
+    assert_has(&row, &json!({"used": 700, "remaining": 300}));
+    let refused = t.ask("u", 0, 301).await.refused(429, "upstream_capacity_exceeded");
+    assert!((30_000..=33_000).contains(&wait_of(&refused)), "what was taken here leaves first");
+    // Ours after its minute, and theirs a minute after it was told.
+    t.pass(30_000).await;
+    assert_has(&t.ask("u", 0, 0).await.row("rolling"), &json!({"used": 500, "remaining": 500}));
+    assert_eq!(tell(&t, left(800)).await["corrected"], json!([]), "it is never corrected up");
+    t.pass(30_000).await;
+    assert_has(&t.ask("u", 0, 0).await.row("rolling"), &json!({"used": 0, "remaining": 1000}));
+}
+
+#[tokio::test]
 async fn slow_interactive_calls_hold_bulk_ones_back_for_a_while() {
     let t = with_pool(wide()).await;
     let ask = |lane: &str| json!({"user": "u", "priority": lane});
