@@ -10,7 +10,7 @@ use actix_web::http::Method;
 use futures_util::future::LocalBoxFuture;
 
 use super::admin::{
-    capacity, clock, doubts, keys, models, orgs, plans, pools, records, settings, tenants, users,
+    capacity, clock, consumers, doubts, keys, models, orgs, plans, pools, records, settings, tenants, users,
 };
 use super::auth::Access;
 use super::call::Call;
@@ -85,6 +85,7 @@ pub static ROUTES: &[Route] = &[
     route!(POST "/v1/admin/users/{user}/plan", WRITE, users::change_plan),
     route!(GET "/v1/admin/users/{user}/ledger", READ, records::user_ledger),
     route!(GET "/v1/admin/audit", READ, records::audit),
+    route!(GET "/v1/admin/consumers", READ, consumers::consumers),
     route!(GET "/v1/admin/decisions", READ, records::decisions),
     route!(GET "/v1/admin/holds", READ, doubts::all),
     route!(POST "/v1/admin/holds/resolve", WRITE, doubts::resolve_all),

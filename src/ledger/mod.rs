@@ -5,6 +5,7 @@ mod doubt;
 mod encoding;
 mod history;
 mod postgres;
+mod ranking;
 mod rights;
 mod sql;
 mod sqlite;
@@ -14,6 +15,7 @@ pub use changes::{Bucket, Changed, Changes, Told, What};
 pub use doubt::{DoubtFilter, DoubtKey, DoubtPage, DoubtQuery};
 pub use history::{AuditEntry, AuditQuery, Edge, History, HistoryQuery};
 pub use postgres::{PostgresLedger, look_at_postgres};
+pub use ranking::{Figure, Group, KeptPart, PART_ROWS, Ranked, Ranking, RankingQuery, Sums};
 pub use rights::{Granting, Month, Move, Overridden, Rights};
 pub use sqlite::{Durability, Inspection, SqliteLedger, inspect};
 pub use tallies::{
@@ -390,6 +392,19 @@ pub trait Ledger: Send + Sync + 'static {
     /// process may ask; one at a time is at it, and each goes on where the walk
     /// was. A commit may have to wait for one step.
     fn prune_holds(&self, asked: Pruning) -> Answer<'_, Pruned>;
+    /// Who used most: the first `limit` rows.
+    fn ranking(&self, tenant: TenantRef, query: RankingQuery, limit: u32) -> Answer<'_, Ranking>;
+    /// Keeps a ranking in its parts, for its later pages. Of those a tenant has, the
+    /// oldest beyond a bound go, and all that were made before `since`.
+    fn keep_ranking(
+        &self,
+        tenant: TenantRef,
+        id: u128,
+        parts: Arc<[KeptPart]>,
+        since: Millis,
+    ) -> Answer<'_, ()>;
+    /// `None`: it is not kept (any more), or has no such part.
+    fn ranking_part(&self, tenant: TenantRef, id: u128, part: u32) -> Answer<'_, Option<KeptPart>>;
     /// Grows with every write to tenants, users and records, by whichever
     /// process: a cheap question for pollers.
     fn revision(&self) -> Answer<'_, u64>;

@@ -58,6 +58,9 @@ pub enum ServiceError {
     /// The version that the caller expects is not the present one.
     #[error("it was changed meanwhile")]
     ChangedMeanwhile,
+    /// What a cursor leads to is not kept any more.
+    #[error("the list that the cursor belongs to is not kept any more")]
+    CursorExpired,
     /// Something of that id is there already.
     #[error("the {0} is there already")]
     AlreadyExists(&'static str),

@@ -5,6 +5,11 @@ use std::borrow::Cow;
 use super::{Filter, Models, Pool};
 
 impl Filter {
+    /// Whether every check is counted.
+    pub fn is_empty(&self) -> bool {
+        self.models.is_empty() && self.features.is_empty()
+    }
+
     /// Whether a check of this model and feature is counted.
     ///
     /// `model` is the canonical name (aliases resolved, lower case). A check

@@ -5,6 +5,7 @@
 
 pub mod capacity;
 pub mod clock;
+pub mod consumers;
 pub mod doubts;
 pub mod keys;
 pub mod models;
@@ -22,6 +23,7 @@ use super::problem::Problem;
 use super::reply::Reply;
 use crate::domain::document::{Fault, Node};
 use crate::domain::ids::Name;
+use crate::domain::time::Millis;
 use crate::service::tenancy::catalog_writes::Versioned;
 
 /// Rows of a page where callers do not say: of what there is little of, all.
@@ -41,4 +43,10 @@ fn document<T>(body: &[u8], read: impl FnOnce(&Node<'_>) -> Result<T, Vec<Fault>
 /// a name names nothing.
 fn name_in_path(call: &Call, what: &'static str) -> Result<Name, Problem> {
     Name::parse(&call.segment("id")?).map_err(|_| Problem::not_found(what))
+}
+
+/// A local day as `2026-11-30`.
+fn date(day: i32) -> String {
+    let text = Millis(i64::from(day) * 86_400_000).to_string();
+    text.get(..10).unwrap_or(&text).to_owned()
 }

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 
 use serde_json::{Value, json};
 
+use super::date;
 use crate::domain::hold::Stage;
 use crate::domain::time::Millis;
 use crate::http::call::Call;
@@ -141,12 +142,6 @@ fn event_view(event: &Event) -> Value {
 
 fn refusals_view(row: &RefusalCount) -> Value {
     json!({"day": date(row.day), "code": row.code, "count": row.count})
-}
-
-/// A local day as `2026-11-30`.
-fn date(day: i32) -> String {
-    let text = Millis(i64::from(day) * 86_400_000).to_string();
-    text.get(..10).unwrap_or(&text).to_owned()
 }
 
 /// Counts checks by what we decided and what another limiter did.

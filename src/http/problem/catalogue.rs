@@ -45,6 +45,7 @@ pub enum Kind {
     UpstreamPaused,
     IngressRateExceeded,
     ChangedMeanwhile,
+    CursorExpired,
     AlreadyExists,
     SequenceRequired,
     ClockBackwards,
@@ -163,6 +164,8 @@ catalogue! {
         "Your product calls this service more often than its own setting `requests_per_second` allows on one node. Nothing was decided; wait as `Retry-After` says.";
     ChangedMeanwhile "changed_meanwhile" 412 false "Changed meanwhile"
         "The record is no longer the version that `If-Match` names, or somebody changed it at the same moment. Read it again and decide anew.";
+    CursorExpired "cursor_expired" 410 false "Cursor expired"
+        "The order of this list was fixed by its first page and is kept for ten minutes. Ask for the first page again.";
     AlreadyExists "already_exists" 409 false "Already exists"
         "Something of that id is there already.";
     SequenceRequired "sequence_required" 409 false "Sequence required"

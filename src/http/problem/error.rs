@@ -29,6 +29,7 @@ impl From<ServiceError> for Problem {
             ServiceError::UnknownModel => Self::new(Kind::UnknownModel, detail),
             ServiceError::Invalid(faults) => Self::invalid(faults),
             ServiceError::ChangedMeanwhile => Self::new(Kind::ChangedMeanwhile, detail),
+            ServiceError::CursorExpired => Self::new(Kind::CursorExpired, detail),
             ServiceError::AlreadyExists(_) => Self::new(Kind::AlreadyExists, detail),
             ServiceError::SequenceRequired => Self::new(Kind::SequenceRequired, detail),
             ServiceError::KeyReused => Self::new(Kind::RequestIdReused, detail),

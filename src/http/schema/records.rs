@@ -95,3 +95,67 @@ pub struct DecisionList {
     pub data: Vec<DecisionRow>,
     pub next_cursor: Option<String>,
 }
+
+/// What a user, org, feature, model or plan used.
+#[derive(ToSchema)]
+pub struct ConsumerRow {
+    /// From 1 on, also on later pages.
+    pub rank: u32,
+    /// With `group=user`; null: refusals that were not counted one by one.
+    #[schema(required = false, example = "u_42")]
+    pub user: Option<String>,
+    /// With `group=org`; null: use without one.
+    #[schema(required = false)]
+    pub org: Option<String>,
+    /// With `group=feature`; null: use without one.
+    #[schema(required = false)]
+    pub feature: Option<String>,
+    /// With `group=model`; null: use without one.
+    #[schema(required = false)]
+    pub model: Option<String>,
+    /// With `group=plan` the plan of the time of use; of users and orgs the
+    /// present one, null where there is none on record.
+    #[schema(required = false, example = "pro")]
+    pub plan: Option<String>,
+    #[serde(flatten)]
+    pub sums: ConsumerSums,
+    /// The part of all that was used, from 0 to 1.
+    pub share: f64,
+    /// The part of the longest calendar window of this meter in the present
+    /// plan of a user or an org; null where it has none.
+    pub quota_share: Option<f64>,
+}
+
+/// What was used, as counted by the limits.
+#[derive(ToSchema)]
+pub struct ConsumerSums {
+    pub requests: u64,
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+    pub total_tokens: u64,
+    /// In millionths.
+    pub credits: u64,
+    /// Counted by user; null with other groups.
+    pub refusals: Option<u64>,
+}
+
+#[derive(ToSchema)]
+pub struct ConsumerList {
+    /// Descending by `by`, equal ones by name.
+    pub data: Vec<ConsumerRow>,
+    pub next_cursor: Option<String>,
+    /// The first day.
+    #[schema(format = Date, example = "2026-11-01")]
+    pub from: String,
+    /// The day after the last one.
+    #[schema(format = Date, example = "2026-12-01")]
+    pub to: String,
+    #[schema(pattern = "^(user|org|feature|model|plan)$")]
+    pub group: String,
+    #[schema(pattern = "^(total_tokens|input_tokens|output_tokens|requests|credits|refusals)$")]
+    pub by: String,
+    /// How many rows there are in all.
+    pub count: u64,
+    /// Of all rows.
+    pub total: ConsumerSums,
+}

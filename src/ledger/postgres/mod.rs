@@ -23,13 +23,14 @@ use super::sql::batch::Batch;
 use super::sql::doubts::Walk;
 use super::sql::read::{self, Query};
 use super::sql::{
-    Failure, audit, changes, commit, conditions, deleting, erasing, history, orgs, pruning, records, slots,
-    tallies, users,
+    Failure, audit, changes, commit, conditions, deleting, erasing, history, orgs, pruning, rankings,
+    records, slots, tallies, users,
 };
 use super::{
     Answer, AuditEntry, AuditQuery, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery, Erasure,
-    History, HistoryQuery, Ledger, LedgerError, Note, Org, PoolCondition, Pruned, Pruning, Record,
-    RecordKind, RefusalCount, StoredAccount, Tally, TenantRow, UsageRow, User, UserQuery, Written,
+    History, HistoryQuery, KeptPart, Ledger, LedgerError, Note, Org, PoolCondition, Pruned, Pruning, Ranking,
+    RankingQuery, Record, RecordKind, RefusalCount, StoredAccount, Tally, TenantRow, UsageRow, User,
+    UserQuery, Written,
 };
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
@@ -431,6 +432,28 @@ impl Ledger for PostgresLedger {
             }
         }
         .boxed()
+    }
+
+    fn ranking(&self, tenant: TenantRef, query: RankingQuery, limit: u32) -> Answer<'_, Ranking> {
+        async move {
+            let query = Query::Ranking { tenant, query, limit };
+            self.rows(query, |rows| rankings::ranking(&rows)).await
+        }
+        .boxed()
+    }
+
+    fn keep_ranking(
+        &self,
+        tenant: TenantRef,
+        id: u128,
+        parts: Arc<[KeptPart]>,
+        since: Millis,
+    ) -> Answer<'_, ()> {
+        write!(self, |c| rankings::keep(c, tenant, id, &parts, since))
+    }
+
+    fn ranking_part(&self, tenant: TenantRef, id: u128, part: u32) -> Answer<'_, Option<KeptPart>> {
+        read!(self, |c| rankings::part(c, tenant, id, part))
     }
 
     fn revision(&self) -> Answer<'_, u64> {

@@ -35,12 +35,14 @@ use super::encoding::unpack_hold;
 use super::sql::batch::Batch;
 use super::sql::read::{self, Query};
 use super::sql::{
-    Failure, audit, changes, conditions, deleting, erasing, history, orgs, records, slots, tallies, users,
+    Failure, audit, changes, conditions, deleting, erasing, history, orgs, rankings, records, slots, tallies,
+    users,
 };
 use super::{
     Answer, AuditEntry, AuditQuery, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery, Erasure,
-    History, HistoryQuery, Ledger, LedgerError, Note, Org, PoolCondition, Pruned, Pruning, Record,
-    RecordKind, RefusalCount, StoredAccount, Tally, TenantRow, UsageRow, User, UserQuery, Written,
+    History, HistoryQuery, KeptPart, Ledger, LedgerError, Note, Org, PoolCondition, Pruned, Pruning, Ranking,
+    RankingQuery, Record, RecordKind, RefusalCount, StoredAccount, Tally, TenantRow, UsageRow, User,
+    UserQuery, Written,
 };
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
@@ -414,6 +416,29 @@ impl Ledger for SqliteLedger {
 
     fn prune_holds(&self, asked: Pruning) -> Answer<'_, Pruned> {
         self.prune(asked).boxed()
+    }
+
+    fn ranking(&self, tenant: TenantRef, query: RankingQuery, limit: u32) -> Answer<'_, Ranking> {
+        async move {
+            let query = Query::Ranking { tenant, query, limit };
+            rankings::ranking(&self.whole_rows(|tail| !tail.is_empty(), &query).await?)
+        }
+        .boxed()
+    }
+
+    fn keep_ranking(
+        &self,
+        tenant: TenantRef,
+        id: u128,
+        parts: Arc<[KeptPart]>,
+        since: Millis,
+    ) -> Answer<'_, ()> {
+        self.write_beside(move |c| async move { rankings::keep(c, tenant, id, &parts, since).await }.boxed())
+            .boxed()
+    }
+
+    fn ranking_part(&self, tenant: TenantRef, id: u128, part: u32) -> Answer<'_, Option<KeptPart>> {
+        self.read(move |c| rankings::part(c, tenant, id, part).boxed()).boxed()
     }
 
     fn revision(&self) -> Answer<'_, u64> {

@@ -6,6 +6,7 @@ mod buckets;
 mod candidates;
 mod capacity;
 mod carry_over;
+mod consumers;
 mod days;
 mod doubt;
 mod doubts;

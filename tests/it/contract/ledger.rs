@@ -12,6 +12,7 @@ mod finding;
 mod history;
 mod holds;
 mod pruning;
+mod rankings;
 mod records;
 pub mod samples;
 mod tallies;
@@ -58,6 +59,13 @@ macro_rules! contract {
     ($backend:ident: $room:ty) => {
         stamp! {
             $backend, $room;
+            rankings::{
+                the_largest_come_first_and_equal_ones_by_name,
+                every_group_and_figure_is_the_sum_of_the_days,
+                refusals_count_for_users_and_the_present_plan_is_told,
+                sums_end_where_whole_numbers_of_json_do,
+                a_ranking_is_kept_in_parts_until_it_is_old_or_there_are_many,
+            }
             holds::{
                 a_hold_reads_back_as_it_was_written,
                 what_was_committed_survives_reopening,

@@ -1,0 +1,181 @@
+//! Who used most.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use apportion::domain::hold::Hold;
+use apportion::domain::ids::Label;
+use apportion::domain::quantity::MAX_AMOUNT;
+use apportion::ledger::{
+    Change, Figure, Group, KeptPart, Ranked, Ranking, RankingQuery, RefusalCount, RefusedUser, Sums, Tally,
+    UsageDelta,
+};
+
+use super::Room;
+use super::samples::*;
+
+fn used(hold: &Hold, delta: UsageDelta) -> Change {
+    Change { usage: Some(delta), ..change(hold) }
+}
+
+fn asked(group: Group, by: Figure) -> RankingQuery {
+    RankingQuery { days: i32::MIN..i32::MAX, group, by }
+}
+
+fn names(ranking: &Ranking) -> Vec<Option<&str>> {
+    ranking.rows.iter().map(|row| row.name.as_deref()).collect()
+}
+
+pub async fn the_largest_come_first_and_equal_ones_by_name(room: impl Room) {
+    let ledger = room.open().await;
+    let of = |id: &str, tokens: i64| used(&Hold { user: user(id), ..hold(id, 1) }, delta(1, tokens));
+    ledger.commit(vec![of("b", 10), of("a", 10), of("c", 30), of("B", 10), of("d", 5)]).await.unwrap();
+    let query = asked(Group::User, Figure::TotalTokens);
+    let ranking = ledger.ranking(TENANT, query.clone(), 4).await.unwrap();
+    assert_eq!(names(&ranking), [Some("c"), Some("B"), Some("a"), Some("b")]);
+    assert_eq!((ranking.count, ranking.total.total_tokens, ranking.total.requests), (5, 3 * 65, 5));
+    assert_eq!(ranking.rows[0].sums.input_tokens, 30);
+    // Nobody else's, and nothing of other days.
+    let day = hold("a", 1).day;
+    let none = RankingQuery { days: day + 1..day + 9, ..query.clone() };
+    assert_eq!(ledger.ranking(TENANT, none, 4).await.unwrap(), Ranking::default());
+    assert_eq!(ledger.ranking(OTHER, query, 4).await.unwrap(), Ranking::default());
+}
+
+/// Sums of every group, made here from the rows of days: for each figure the
+/// same order.
+pub async fn every_group_and_figure_is_the_sum_of_the_days(room: impl Room) {
+    let ledger = room.open().await;
+    let mut seed = 7_u32;
+    let mut random = |n: u32| {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (seed >> 16) % n
+    };
+    let mut changes = Vec::new();
+    for number in 0..200 {
+        let base = hold(&format!("u_{}", random(9)), number);
+        let org = ["", "acme", "zeta"][random(3) as usize];
+        let feature = ["", "chat", "search"][random(3) as usize];
+        let one = Hold {
+            day: base.day + random(3) as i32,
+            org: (!org.is_empty()).then(|| name(org)),
+            plan: name(["free", "pro"][random(2) as usize]),
+            feature: (!feature.is_empty()).then(|| Label::parse(feature).unwrap()),
+            ..base
+        };
+        let model = ["", "opus", "haiku"][random(3) as usize];
+        let usage = UsageDelta {
+            model: (!model.is_empty()).then(|| name(model)),
+            requests: 1,
+            input_tokens: random(50).into(),
+            output_tokens: random(50).into(),
+            total_tokens: random(100).into(),
+            credits: random(1000).into(),
+        };
+        changes.push(used(&one, usage));
+    }
+    ledger.commit(changes).await.unwrap();
+    let days = ledger.usage(TENANT, i32::MIN, i32::MAX).await.unwrap();
+    for group in [Group::User, Group::Org, Group::Feature, Group::Model, Group::Plan] {
+        let mut sums: BTreeMap<Option<String>, Sums> = BTreeMap::new();
+        for row in &days {
+            let text =
+                |name: &Option<_>| name.as_ref().map(|name: &apportion::domain::ids::Name| name.to_string());
+            let name = match group {
+                Group::User => Some(row.user.to_string()),
+                Group::Org => text(&row.org),
+                Group::Model => text(&row.model),
+                Group::Plan => Some(row.plan.to_string()),
+                Group::Feature => row.feature.as_ref().map(|feature| feature.to_string()),
+            };
+            let sum = sums.entry(name).or_default();
+            sum.requests += row.amounts.requests;
+            sum.input_tokens += row.amounts.input_tokens;
+            sum.output_tokens += row.amounts.output_tokens;
+            sum.total_tokens += row.amounts.total_tokens;
+            sum.credits += row.amounts.credits;
+        }
+        for by in [
+            Figure::Requests,
+            Figure::InputTokens,
+            Figure::OutputTokens,
+            Figure::TotalTokens,
+            Figure::Credits,
+        ] {
+            let mut expected: Vec<_> = sums.clone().into_iter().collect();
+            expected.sort_by(|(a, one), (b, other)| other.of(by).cmp(&one.of(by)).then(a.cmp(b)));
+            let ranking = ledger.ranking(TENANT, asked(group, by), 100).await.unwrap();
+            let found: Vec<_> = ranking.rows.into_iter().map(|row| (row.name, row.sums)).collect();
+            assert_eq!(found, expected, "{group:?} {by:?}");
+        }
+    }
+}
+
+pub async fn refusals_count_for_users_and_the_present_plan_is_told(room: impl Room) {
+    let ledger = room.open().await;
+    ledger.put_user(TENANT, person("u_1"), written()).await.unwrap();
+    ledger.commit(vec![used(&hold("u_1", 1), delta(1, 10))]).await.unwrap();
+    let day = hold("u_1", 1).day;
+    let refused = |who: Option<&str>, count: u64| RefusedUser {
+        tenant: TENANT,
+        user: who.map(user),
+        counts: ["request_rate_exceeded", "daily_quota_exhausted"]
+            .map(|code| RefusalCount { day, code: code.into(), count })
+            .into(),
+        recent: Vec::new(),
+    };
+    let tally = Tally {
+        refused: vec![refused(Some("u_1"), 2), refused(Some("u_2"), 7), refused(None, 1)],
+        compared: Vec::new(),
+    };
+    ledger.add_tally(Arc::new(tally)).await.unwrap();
+    let ranking = ledger.ranking(TENANT, asked(Group::User, Figure::Refusals), 10).await.unwrap();
+    assert_eq!(names(&ranking), [Some("u_2"), Some("u_1"), None]);
+    let told: Vec<_> =
+        ranking.rows.iter().map(|row| (row.sums.refusals, row.sums.requests, row.plan.as_deref())).collect();
+    assert_eq!(told, [(14, 0, None), (4, 1, Some("free")), (2, 0, None)]);
+    assert_eq!(ranking.total.refusals, 20);
+    let plans = ledger.ranking(TENANT, asked(Group::Plan, Figure::Requests), 10).await.unwrap();
+    assert_eq!((plans.rows.len(), plans.total.refusals), (1, 0));
+}
+
+pub async fn sums_end_where_whole_numbers_of_json_do(room: impl Room) {
+    let ledger = room.open().await;
+    let most = UsageDelta { credits: i64::MAX, ..delta(1, 10) };
+    // More than 64 bits hold.
+    let changes = (0..1100).map(|n| used(&hold(&format!("u_{n}"), n), most.clone())).collect();
+    ledger.commit(changes).await.unwrap();
+    let ranking = ledger.ranking(TENANT, asked(Group::Plan, Figure::Credits), 10).await.unwrap();
+    assert_eq!((ranking.rows[0].sums.credits, ranking.total.credits), (MAX_AMOUNT, MAX_AMOUNT));
+    assert_eq!(ranking.rows[0].sums.requests, 1100);
+}
+
+fn part(made_at: i64, number: u64) -> KeptPart {
+    let row = Ranked {
+        name: Some(format!("u_{number}")),
+        plan: None,
+        sums: Sums { requests: number, ..Sums::default() },
+    };
+    let ranking = Ranking { rows: vec![row], total: Sums::default(), count: 2 };
+    KeptPart { made_at: at(made_at), query: asked(Group::Org, Figure::Credits), ranking }
+}
+
+pub async fn a_ranking_is_kept_in_parts_until_it_is_old_or_there_are_many(room: impl Room) {
+    let ledger = room.open().await;
+    let keep = async |id: u128, made_at: i64, since: i64| {
+        let parts: Arc<[KeptPart]> = [part(made_at, 1), part(made_at, 2)].into();
+        ledger.keep_ranking(TENANT, id, parts, at(since)).await.unwrap();
+    };
+    keep(1, 1000, 0).await;
+    assert_eq!(ledger.ranking_part(TENANT, 1, 1).await.unwrap(), Some(part(1000, 2)));
+    assert_eq!(ledger.ranking_part(TENANT, 1, 2).await.unwrap(), None);
+    assert_eq!(ledger.ranking_part(OTHER, 1, 0).await.unwrap(), None, "another tenant's");
+    keep(2, 2000, 1001).await;
+    assert_eq!(ledger.ranking_part(TENANT, 1, 0).await.unwrap(), None, "older than asked for");
+    for id in 3..=20 {
+        keep(id, 2000 + id as i64, 0).await;
+    }
+    assert_eq!(ledger.ranking_part(TENANT, 2, 0).await.unwrap(), None, "one of the oldest");
+    assert_eq!(ledger.ranking_part(TENANT, 4, 1).await.unwrap(), None);
+    assert_eq!(ledger.ranking_part(TENANT, 5, 1).await.unwrap(), Some(part(2005, 2)));
+}
