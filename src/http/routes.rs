@@ -86,6 +86,7 @@ pub static ROUTES: &[Route] = &[
     route!(GET "/v1/admin/users/{user}/ledger", READ, records::user_ledger),
     route!(GET "/v1/admin/audit", READ, records::audit),
     route!(GET "/v1/admin/consumers", READ, consumers::consumers),
+    route!(GET "/v1/admin/duplicates", READ, consumers::duplicates),
     route!(GET "/v1/admin/decisions", READ, records::decisions),
     route!(GET "/v1/admin/holds", READ, doubts::all),
     route!(POST "/v1/admin/holds/resolve", WRITE, doubts::resolve_all),

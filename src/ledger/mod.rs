@@ -2,6 +2,7 @@
 
 mod changes;
 mod doubt;
+mod duplicates;
 mod encoding;
 mod history;
 mod postgres;
@@ -13,6 +14,7 @@ mod tallies;
 
 pub use changes::{Bucket, Changed, Changes, Told, What};
 pub use doubt::{DoubtFilter, DoubtKey, DoubtPage, DoubtQuery};
+pub use duplicates::{Duplicate, DuplicatesQuery, Signal};
 pub use history::{AuditEntry, AuditQuery, Edge, History, HistoryQuery};
 pub use postgres::{PostgresLedger, look_at_postgres};
 pub use ranking::{Figure, Group, KeptPart, PART_ROWS, Ranked, Ranking, RankingQuery, Sums};
@@ -392,6 +394,8 @@ pub trait Ledger: Send + Sync + 'static {
     /// process may ask; one at a time is at it, and each goes on where the walk
     /// was. A commit may have to wait for one step.
     fn prune_holds(&self, asked: Pruning) -> Answer<'_, Pruned>;
+    /// Values of a signal that more than one user has, ascending. Erased users have none.
+    fn duplicates(&self, tenant: TenantRef, query: DuplicatesQuery) -> Answer<'_, Vec<Duplicate>>;
     /// Who used most: the first `limit` rows.
     fn ranking(&self, tenant: TenantRef, query: RankingQuery, limit: u32) -> Answer<'_, Ranking>;
     /// Keeps a ranking in its parts, for its later pages. Of those a tenant has, the

@@ -1,16 +1,19 @@
-//! `GET /v1/admin/consumers`: who used most.
+//! Who used most, and who may be one and the same.
+
+use std::ops::Range;
 
 use actix_web::http::header::{ACCEPT, CONTENT_DISPOSITION, HeaderValue};
 use serde_json::{Value, json};
 
 use super::date;
 use crate::http::call::Call;
-use crate::http::page::{Key, Page, list_with};
+use crate::http::page::{Key, Page, list, list_with};
 use crate::http::problem::{Kind, Problem};
+use crate::http::query::Parameters;
 use crate::http::reply::{Answer, Reply};
-use crate::http::schema::ConsumerList;
+use crate::http::schema::{ConsumerList, DuplicateList};
 use crate::http::span::Span;
-use crate::ledger::{Figure, Group, RankingQuery, Sums};
+use crate::ledger::{Duplicate, DuplicatesQuery, Figure, Group, RankingQuery, Signal, Sums};
 use crate::service::telling::consumers::{Consumer, Consumers, Expected, LISTED_MAX, Place};
 
 const PAGE: u32 = 50;
@@ -26,6 +29,9 @@ const GROUPS: [(&str, Group); 5] = [
     ("model", Group::Model),
     ("plan", Group::Plan),
 ];
+const SIGNALS: [(&str, Signal); 2] = [("device", Signal::Device), ("address", Signal::Address)];
+/// Users that are named of those who share something.
+const NAMED_USERS: u32 = 50;
 const FIGURES: [(&str, Figure); 6] = [
     ("total_tokens", Figure::TotalTokens),
     ("input_tokens", Figure::InputTokens),
@@ -71,12 +77,7 @@ pub async fn consumers(call: Call) -> Answer {
         let by = parameters.optional("by", |text| choice(text, &FIGURES));
         let group = parameters.optional("group", |text| choice(text, &GROUPS));
         let span = Span::read(parameters, &zone);
-        let end = span.to.map_or(today + 1, |to| to.day);
-        let start = span.from.map_or(end.saturating_sub(USUAL_DAYS), |from| from.day.min(end));
-        let days = start..end;
-        if days.len() > DAYS_MAX {
-            return parameters.fault("from", format!("must be at most {DAYS_MAX} days before to"));
-        }
+        let days = days(parameters, &span, today)?;
         let expected =
             Expected { from: span.from.map(|from| from.day), to: span.to.map(|to| to.day), group, by };
         let (group, by) = (group.unwrap_or(Group::User), by.unwrap_or(Figure::TotalTokens));
@@ -217,6 +218,68 @@ fn safe_cell(text: Option<&str>) -> String {
             format!("'{text}")
         }
         _ => text.to_owned(),
+    }
+}
+
+/// Lists what more than one user has in common: nobody is banned for it.
+#[utoipa::path(
+    get, path = "/v1/admin/duplicates", operation_id = "list_duplicates", tag = "admin",
+    params(
+        ("signal" = String, Query, description = "`device` or `address`, as users' `signals` tell it"),
+        ("from" = Option<String>, Query,
+         description = "Of which days the use is added up: as for consumers, a date in the tenant's zone or an instant of that day"),
+        ("to" = Option<String>, Query, description = "The same, not included"),
+        ("limit" = Option<u32>, Query, description = "Most rows of a page, 1-500, default 50"),
+        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
+    ),
+    responses((status = 200, description = "A page of what users share", body = DuplicateList)),
+    security(("bearer" = ["admin:read"])),
+)]
+pub async fn duplicates(call: Call) -> Answer {
+    let tenant = call.tenant()?;
+    let zone = tenant.catalog().settings.zone.clone();
+    let today = zone.local_day(tenant.now());
+    let query = call.query(|parameters| {
+        let page = Page::<Shared>::read(parameters, PAGE);
+        let signal = parameters.required("signal", |text| choice(text, &SIGNALS));
+        let span = Span::read(parameters, &zone);
+        let days = days(parameters, &span, today);
+        // One more, to tell whether there are any.
+        let (after, limit) = (page.after.map(|Shared(value)| value), page.limit + 1);
+        Some(DuplicatesQuery { signal: signal?, after, limit, users: NAMED_USERS, days: days? })
+    })?;
+    let limit = query.limit as usize - 1;
+    let mut found = call.service().duplicates(tenant, query).await?;
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let last = found.last().filter(|_| more).map(|last| Shared(last.value.clone()));
+    let view = |row: &Duplicate| json!({"signal": row.value, "users": row.users, "count": row.count, "total_tokens": row.total_tokens});
+    Ok(list(found.iter().map(view).collect(), last))
+}
+
+/// The days of a span, which without a beginning are the last ones before its end.
+fn days(parameters: &mut Parameters<'_>, span: &Span, today: i32) -> Option<Range<i32>> {
+    let end = span.to.map_or(today + 1, |to| to.day);
+    let start = span.from.map_or(end.saturating_sub(USUAL_DAYS), |from| from.day.min(end));
+    match (start..end).len() > DAYS_MAX {
+        true => parameters.fault("from", format!("must be at most {DAYS_MAX} days before to")),
+        false => Some(start..end),
+    }
+}
+
+/// What users share, as the place of a row.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Shared(String);
+
+impl Key for Shared {
+    const LIST: &'static str = "duplicates";
+
+    fn read(text: &str) -> Option<Self> {
+        Some(Self(text.to_owned()))
+    }
+
+    fn write(&self) -> String {
+        self.0.clone()
     }
 }
 

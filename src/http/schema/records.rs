@@ -96,6 +96,26 @@ pub struct DecisionList {
     pub next_cursor: Option<String>,
 }
 
+/// Users who have a device or an address in common, as their product told it.
+#[derive(ToSchema)]
+pub struct DuplicateRow {
+    /// What they share.
+    pub signal: String,
+    /// Who used most comes first; at most 50.
+    pub users: Vec<String>,
+    /// How many they are in all.
+    pub count: u64,
+    /// What all of them used in the span.
+    pub total_tokens: u64,
+}
+
+#[derive(ToSchema)]
+pub struct DuplicateList {
+    /// Ascending by what is shared.
+    pub data: Vec<DuplicateRow>,
+    pub next_cursor: Option<String>,
+}
+
 /// What a user, org, feature, model or plan used.
 #[derive(ToSchema)]
 pub struct ConsumerRow {

@@ -23,14 +23,14 @@ use super::sql::batch::Batch;
 use super::sql::doubts::Walk;
 use super::sql::read::{self, Query};
 use super::sql::{
-    Failure, audit, changes, commit, conditions, deleting, erasing, history, orgs, pruning, rankings,
-    records, slots, tallies, users,
+    Failure, audit, changes, commit, conditions, deleting, duplicates, erasing, history, orgs, pruning,
+    rankings, records, slots, tallies, users,
 };
 use super::{
-    Answer, AuditEntry, AuditQuery, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery, Erasure,
-    History, HistoryQuery, KeptPart, Ledger, LedgerError, Note, Org, PoolCondition, Pruned, Pruning, Ranking,
-    RankingQuery, Record, RecordKind, RefusalCount, StoredAccount, Tally, TenantRow, UsageRow, User,
-    UserQuery, Written,
+    Answer, AuditEntry, AuditQuery, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery, Duplicate,
+    DuplicatesQuery, Erasure, History, HistoryQuery, KeptPart, Ledger, LedgerError, Note, Org, PoolCondition,
+    Pruned, Pruning, Ranking, RankingQuery, Record, RecordKind, RefusalCount, StoredAccount, Tally,
+    TenantRow, UsageRow, User, UserQuery, Written,
 };
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
@@ -430,6 +430,14 @@ impl Ledger for PostgresLedger {
                 Some(_) => write!(self, |c| pruning::step(c, self.origin, &asked)).await,
                 None => Ok(Pruned::Nothing),
             }
+        }
+        .boxed()
+    }
+
+    fn duplicates(&self, tenant: TenantRef, query: DuplicatesQuery) -> Answer<'_, Vec<Duplicate>> {
+        async move {
+            let query = Query::Duplicates { tenant, query };
+            self.rows(query, |rows| duplicates::gather(&rows)).await
         }
         .boxed()
     }

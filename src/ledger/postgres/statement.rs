@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use sqlx::postgres::{PgArguments, PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Column, Postgres, Row, SqlSafeStr, SqlStr, TypeInfo};
 
+use crate::ledger::sql::duplicates::duplicates;
 use crate::ledger::sql::{Columns, Kind, ManyRows, Sql, Value};
 
 type Query = sqlx::query::Query<'static, Postgres, PgArguments>;
@@ -49,6 +50,10 @@ UNION ALL
 SELECT 4, recent, CAST(NULL AS bigint), NULL, NULL, NULL, NULL, CAST(NULL AS bigint), NULL, NULL
     FROM refused WHERE tenant = $1 AND user_id = $2";
 
+    const DUPLICATES_BY_DEVICE: &'static str =
+        duplicates!("(CAST(signals AS json) ->> 'device') COLLATE \"C\"");
+    const DUPLICATES_BY_ADDRESS: &'static str =
+        duplicates!("(CAST(signals AS json) ->> 'address') COLLATE \"C\"");
     const RECENT_OF_MANY: &'static str = "SELECT kept.tenant, kept.user_id, kept.recent
          FROM json_array_elements(CAST($1 AS json)) AS asked (pair)
          JOIN refused AS kept ON kept.tenant = CAST(asked.pair ->> 0 AS bigint)

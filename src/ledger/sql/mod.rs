@@ -11,6 +11,7 @@ pub(super) mod commit;
 pub(super) mod conditions;
 pub(super) mod deleting;
 pub(super) mod doubts;
+pub(super) mod duplicates;
 pub(super) mod erasing;
 pub(super) mod history;
 mod many;
@@ -45,6 +46,10 @@ pub(super) trait Sql: Send {
     /// Of users (JSON pairs of tenant and id) those whose last refusals are on
     /// record.
     const RECENT_OF_MANY: &'static str;
+
+    /// Users who share a device, and those who share an address.
+    const DUPLICATES_BY_DEVICE: &'static str;
+    const DUPLICATES_BY_ADDRESS: &'static str;
 
     /// The rows of a statement. Hints to the planner (`INDEXED BY`) are for
     /// those that take any.

@@ -8,10 +8,13 @@ use crate::domain::ids::{HoldId, InvalidId, Label, Name, RequestId, UserId};
 use crate::domain::plan::Scope;
 use crate::domain::time::Millis;
 use crate::ledger::encoding::unpack_hold;
-use crate::ledger::{DoubtKey, HistoryQuery, LedgerError, RankingQuery, StoredAccount, UsageRow};
+use crate::ledger::{
+    DoubtKey, DuplicatesQuery, HistoryQuery, LedgerError, RankingQuery, StoredAccount, UsageRow,
+};
 
 use super::batch::stored_digest;
 use super::doubts::{DOUBTFUL, DOUBTFUL_OF_USER};
+use super::duplicates;
 use super::history;
 use super::rankings;
 use super::value::Bind;
@@ -26,6 +29,7 @@ pub enum Query {
     Doubtful { tenant: TenantRef, user: Option<UserId>, after: DoubtKey, before: Millis, limit: u32 },
     Usage { tenant: TenantRef, from: i32, to: i32 },
     History { tenant: TenantRef, query: HistoryQuery },
+    Duplicates { tenant: TenantRef, query: DuplicatesQuery },
     Ranking { tenant: TenantRef, query: RankingQuery, limit: u32 },
 }
 
@@ -59,6 +63,7 @@ impl Query {
             }
             Self::Usage { tenant, from, to } => (USAGE, values![tenant.0, *from, *to]),
             Self::History { tenant, query } => (C::HISTORY, history::parameters(*tenant, query)),
+            Self::Duplicates { tenant, query } => duplicates::statement::<C>(*tenant, query),
             Self::Ranking { tenant, query, limit } => rankings::statement(*tenant, query, *limit),
         }
     }

@@ -35,14 +35,14 @@ use super::encoding::unpack_hold;
 use super::sql::batch::Batch;
 use super::sql::read::{self, Query};
 use super::sql::{
-    Failure, audit, changes, conditions, deleting, erasing, history, orgs, rankings, records, slots, tallies,
-    users,
+    Failure, audit, changes, conditions, deleting, duplicates, erasing, history, orgs, rankings, records,
+    slots, tallies, users,
 };
 use super::{
-    Answer, AuditEntry, AuditQuery, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery, Erasure,
-    History, HistoryQuery, KeptPart, Ledger, LedgerError, Note, Org, PoolCondition, Pruned, Pruning, Ranking,
-    RankingQuery, Record, RecordKind, RefusalCount, StoredAccount, Tally, TenantRow, UsageRow, User,
-    UserQuery, Written,
+    Answer, AuditEntry, AuditQuery, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery, Duplicate,
+    DuplicatesQuery, Erasure, History, HistoryQuery, KeptPart, Ledger, LedgerError, Note, Org, PoolCondition,
+    Pruned, Pruning, Ranking, RankingQuery, Record, RecordKind, RefusalCount, StoredAccount, Tally,
+    TenantRow, UsageRow, User, UserQuery, Written,
 };
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
@@ -416,6 +416,14 @@ impl Ledger for SqliteLedger {
 
     fn prune_holds(&self, asked: Pruning) -> Answer<'_, Pruned> {
         self.prune(asked).boxed()
+    }
+
+    fn duplicates(&self, tenant: TenantRef, query: DuplicatesQuery) -> Answer<'_, Vec<Duplicate>> {
+        async move {
+            let query = Query::Duplicates { tenant, query };
+            duplicates::gather(&self.whole_rows(|tail| !tail.is_empty(), &query).await?)
+        }
+        .boxed()
     }
 
     fn ranking(&self, tenant: TenantRef, query: RankingQuery, limit: u32) -> Answer<'_, Ranking> {

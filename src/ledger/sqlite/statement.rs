@@ -10,6 +10,7 @@ use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
 use sqlx::{Row, Sqlite};
 
 use super::ended;
+use crate::ledger::sql::duplicates::duplicates;
 use crate::ledger::sql::{Columns, ManyRows, Sql, Value};
 
 type Query = sqlx::query::Query<'static, Sqlite, SqliteArguments>;
@@ -22,6 +23,8 @@ impl Sql for SqliteConnection {
 
     const USER_ACCOUNT: &'static str = ended::USER_ACCOUNT;
     const HISTORY: &'static str = ended::HISTORY;
+    const DUPLICATES_BY_DEVICE: &'static str = duplicates!("json_extract(signals, '$.device')");
+    const DUPLICATES_BY_ADDRESS: &'static str = duplicates!("json_extract(signals, '$.address')");
     const RECENT_OF_MANY: &'static str =
         "SELECT kept.tenant, kept.user_id, kept.recent FROM json_each($1) AS asked
          CROSS JOIN refused AS kept ON kept.tenant = json_extract(asked.value, '$[0]')

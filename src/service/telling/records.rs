@@ -9,7 +9,8 @@ use crate::domain::hold::{FinishedBy, Hold, ReleaseReason, Stage};
 use crate::domain::ids::UserId;
 use crate::domain::time::Millis;
 use crate::ledger::{
-    AuditEntry, AuditQuery, Comparison, Edge, History, HistoryQuery, RefusalCount, RefusedCall,
+    AuditEntry, AuditQuery, Comparison, Duplicate, DuplicatesQuery, Edge, History, HistoryQuery,
+    RefusalCount, RefusedCall,
 };
 use crate::service::tenancy::catalog::Tenant;
 use crate::service::{Service, ServiceError};
@@ -153,6 +154,15 @@ impl Service {
         let more = entries.len() > limit;
         entries.truncate(limit);
         Ok((entries, more))
+    }
+
+    /// Values of a signal that more than one user has, and what they used together.
+    pub async fn duplicates(
+        &self,
+        tenant: &Tenant,
+        query: DuplicatesQuery,
+    ) -> Result<Vec<Duplicate>, ServiceError> {
+        Ok(self.ledger.duplicates(tenant.number, query).await?)
     }
 
     /// Our decisions beside another limiter's, by day.

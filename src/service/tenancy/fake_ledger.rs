@@ -13,9 +13,9 @@ use crate::domain::slot::{Fence, Slot};
 use crate::domain::time::Millis;
 use crate::ledger::{
     Answer, AuditEntry, AuditQuery, Bucket, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery,
-    Erasure, History, HistoryQuery, KeptPart, Ledger, LedgerError, Note, Org, PoolCondition, Pruned, Pruning,
-    Ranking, RankingQuery, Record, RecordKind, RefusalCount, StoredAccount, Tally, TenantRow, Told, UsageRow,
-    User, UserQuery, What, Written,
+    Duplicate, DuplicatesQuery, Erasure, History, HistoryQuery, KeptPart, Ledger, LedgerError, Note, Org,
+    PoolCondition, Pruned, Pruning, Ranking, RankingQuery, Record, RecordKind, RefusalCount, StoredAccount,
+    Tally, TenantRow, Told, UsageRow, User, UserQuery, What, Written,
 };
 
 /// One process's way to a store that several may share.
@@ -376,6 +376,9 @@ impl Ledger for FakeLedger {
     }
     fn prune_holds(&self, _: Pruning) -> Answer<'_, Pruned> {
         unreachable!("no test prunes")
+    }
+    fn duplicates(&self, _: TenantRef, _: DuplicatesQuery) -> Answer<'_, Vec<Duplicate>> {
+        unreachable!("no test looks for duplicates")
     }
     fn ranking(&self, _: TenantRef, _: RankingQuery, _: u32) -> Answer<'_, Ranking> {
         unreachable!("no test ranks")

@@ -195,3 +195,27 @@ async fn nobody_sees_another_tenants_consumers() {
     assert_eq!(consumers(&other, "").await["count"], 0);
     other.get(&format!("/v1/admin/consumers?cursor={cursor}")).await.refused(410, "cursor_expired");
 }
+
+#[tokio::test]
+async fn who_shares_a_device_or_an_address_is_told_and_nobody_is_banned() {
+    let t = Tenant::with(Sheet::new()).await;
+    for (user, device) in [("a", "phone"), ("b", "phone"), ("c", "tablet"), ("d", "tablet"), ("e", "own")] {
+        t.put_user(user, json!({"plan": "p", "signals": {"device": device}})).await.ok();
+        t.spend(user, 10, 5).await;
+    }
+    until_recorded(&t, 5).await;
+    let first = t.get("/v1/admin/duplicates?signal=device&limit=1").await.ok();
+    assert_eq!(
+        first["data"],
+        json!([{"signal": "phone", "users": ["a", "b"], "count": 2, "total_tokens": 30}])
+    );
+    let cursor = first["next_cursor"].as_str().expect("more").to_owned();
+    let second = t.get(&format!("/v1/admin/duplicates?signal=device&limit=1&cursor={cursor}")).await.ok();
+    assert_has(&second, &json!({"data": [{"signal": "tablet", "users": ["c", "d"]}], "next_cursor": null}));
+    let none = t.get("/v1/admin/duplicates?signal=address").await.ok();
+    assert_eq!(none, json!({"data": [], "next_cursor": null}));
+    for bad in ["", "signal=phone", "signal=device&from=2020-01-01", "signal=device&cursor=x"] {
+        t.get(&format!("/v1/admin/duplicates?{bad}")).await.refused(400, "invalid_request");
+    }
+    t.ask("a", 1, 0).await.ok();
+}

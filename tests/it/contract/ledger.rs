@@ -64,6 +64,7 @@ macro_rules! contract {
                 every_group_and_figure_is_the_sum_of_the_days,
                 refusals_count_for_users_and_the_present_plan_is_told,
                 sums_end_where_whole_numbers_of_json_do,
+                users_who_share_a_device_or_an_address_are_found_with_their_use,
                 a_ranking_is_kept_in_parts_until_it_is_old_or_there_are_many,
             }
             holds::{

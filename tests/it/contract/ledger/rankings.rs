@@ -7,8 +7,8 @@ use apportion::domain::hold::Hold;
 use apportion::domain::ids::Label;
 use apportion::domain::quantity::MAX_AMOUNT;
 use apportion::ledger::{
-    Change, Figure, Group, KeptPart, Ranked, Ranking, RankingQuery, RefusalCount, RefusedUser, Sums, Tally,
-    UsageDelta,
+    Change, Duplicate, DuplicatesQuery, Erasure, Figure, Group, KeptPart, Ranked, Ranking, RankingQuery,
+    RefusalCount, RefusedUser, Signal, Signals, Sums, Tally, UsageDelta, User,
 };
 
 use super::Room;
@@ -178,4 +178,52 @@ pub async fn a_ranking_is_kept_in_parts_until_it_is_old_or_there_are_many(room: 
     assert_eq!(ledger.ranking_part(TENANT, 2, 0).await.unwrap(), None, "one of the oldest");
     assert_eq!(ledger.ranking_part(TENANT, 4, 1).await.unwrap(), None);
     assert_eq!(ledger.ranking_part(TENANT, 5, 1).await.unwrap(), Some(part(2005, 2)));
+}
+
+fn shared(value: &str, users: &[&str], count: u64, total_tokens: u64) -> Duplicate {
+    let users = users.iter().map(|user| (*user).to_owned()).collect();
+    Duplicate { value: value.to_owned(), users, count, total_tokens }
+}
+
+pub async fn users_who_share_a_device_or_an_address_are_found_with_their_use(room: impl Room) {
+    let ledger = room.open().await;
+    let signals =
+        [("a", "d2", "home"), ("b", "d1", "home"), ("c", "d1", "work"), ("d", "d2", "x"), ("e", "d2", "y")];
+    for (id, device, address) in signals {
+        let signals = Signals { device: Some(device.into()), address: Some(address.into()) };
+        ledger.put_user(TENANT, User { signals: Some(signals), ..person(id) }, written()).await.unwrap();
+    }
+    ledger.put_user(TENANT, person("f"), written()).await.unwrap();
+    let only_device = Signals { device: Some("d1".into()), address: None };
+    ledger.put_user(OTHER, User { signals: Some(only_device), ..person("b") }, written()).await.unwrap();
+    let of = |id: &str, day: i32, tokens: i64| {
+        used(&Hold { user: user(id), day, ..hold(id, 1) }, delta(1, tokens))
+    };
+    ledger
+        .commit(vec![of("b", 10, 1), of("b", 11, 2), of("c", 11, 10), of("d", 10, 5), of("e", 12, 50)])
+        .await
+        .unwrap();
+    let asked = |signal, after: Option<&str>, limit, users| DuplicatesQuery {
+        signal,
+        after: after.map(str::to_owned),
+        limit,
+        users,
+        days: 10..12,
+    };
+    let devices = ledger.duplicates(TENANT, asked(Signal::Device, None, 10, 10)).await.unwrap();
+    assert_eq!(devices, [shared("d1", &["c", "b"], 2, 39), shared("d2", &["d", "a", "e"], 3, 15)]);
+    let addresses = ledger.duplicates(TENANT, asked(Signal::Address, None, 10, 10)).await.unwrap();
+    assert_eq!(addresses, [shared("home", &["b", "a"], 2, 9)]);
+    // Pages, and few names of many.
+    let first = ledger.duplicates(TENANT, asked(Signal::Device, None, 1, 1)).await.unwrap();
+    assert_eq!(first, [shared("d1", &["c"], 2, 39)]);
+    let second = ledger.duplicates(TENANT, asked(Signal::Device, Some("d1"), 1, 2)).await.unwrap();
+    assert_eq!(second, [shared("d2", &["d", "a"], 3, 15)]);
+    assert_eq!(ledger.duplicates(TENANT, asked(Signal::Device, Some("d2"), 1, 1)).await.unwrap(), []);
+    assert_eq!(ledger.duplicates(OTHER, asked(Signal::Device, None, 10, 10)).await.unwrap(), []);
+    // Who is erased has no signals any more.
+    let erasure = Erasure { user: user("c"), pseudonym: user("p") };
+    ledger.erase_user(TENANT, erasure, Some(1), written()).await.unwrap();
+    let devices = ledger.duplicates(TENANT, asked(Signal::Device, None, 1, 1)).await.unwrap();
+    assert_eq!(devices[0].value, "d2");
 }
