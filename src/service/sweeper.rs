@@ -48,6 +48,10 @@ impl Service {
                         let error = &error as &dyn std::error::Error;
                         tracing::warn!(tenant.id = %tenant.id, error, "cannot resolve holds in doubt");
                     }
+                    if let Err(error) = service.record_busy(&tenant).await {
+                        let error = &error as &dyn std::error::Error;
+                        tracing::warn!(tenant.id = %tenant.id, error, "cannot record how busy pools were");
+                    }
                     if let Err(error) = service.record_moves(&tenant).await {
                         let error = &error as &dyn std::error::Error;
                         tracing::warn!(tenant.id = %tenant.id, error, "cannot record moves of plans");

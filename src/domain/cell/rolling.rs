@@ -76,6 +76,11 @@ impl Rolling {
         self.used
     }
 
+    /// So much may be counted although it has left the window.
+    pub fn late_at_most(limit: u64) -> u64 {
+        limit / PARTS
+    }
+
     /// Takes at `now` by the figures of now. Returns the window of the take.
     pub fn take(&mut self, amount: u64, limit: u64, now: Millis) -> (Millis, Millis) {
         self.limit = limit;

@@ -6,6 +6,7 @@
 //! anything having to run.
 
 mod brake;
+mod peaks;
 mod rate;
 mod turns;
 
@@ -14,11 +15,13 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
+use super::plan::Ramp;
 use super::quantity::Ppm;
 use super::time::Millis;
 use super::upstream::Because;
 
 pub use brake::{Brake, Outcome};
+pub use peaks::Peaks;
 pub use rate::{Rate, RateStep};
 pub use turns::{Turns, Want};
 
@@ -43,6 +46,8 @@ pub struct Condition {
     /// Bulk calls wait until then.
     bulk_until: Option<Millis>,
     rate: Rate,
+    /// How busy it was, where its traffic may only grow so fast.
+    peaks: Peaks,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,6 +133,19 @@ impl Condition {
         &self.rate
     }
 
+    pub fn peaks(&self) -> &Peaks {
+        &self.peaks
+    }
+
+    /// Takes in how busy it was of late. `None`: that is known, or can wait
+    /// until those who wait for the pool have had their turn.
+    pub fn busy(&self, seen: &Peaks, ramp: &Ramp, now: Millis) -> Option<Self> {
+        if self.paused(now, true).is_some() {
+            return None;
+        }
+        Some(Self { peaks: self.peaks.with(seen, ramp, now)?, ..self.clone() })
+    }
+
     /// The share of its rate that the pool has now.
     pub fn share(&self, now: Millis) -> Ppm {
         self.rate.share(now)
@@ -176,7 +194,7 @@ impl Condition {
     /// The rate stays and recovers by itself.
     pub fn opens(&self, now: Millis) -> Option<Self> {
         let waits = self.closed(now).is_some() || self.paused(now, true).is_some();
-        let opened = Self { closed: None, bulk_until: None, pause: None, rate: self.rate.clone() };
+        let opened = Self { closed: None, bulk_until: None, pause: None, ..self.clone() };
         waits.then_some(opened)
     }
 

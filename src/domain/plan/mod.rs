@@ -14,6 +14,7 @@ mod lint;
 mod models;
 mod overriding;
 mod pool;
+mod ramp;
 mod sheet;
 mod shipped;
 mod words;
@@ -32,6 +33,7 @@ use super::time::{Anchor, Period, Zone};
 pub use lint::LintWarning;
 pub use models::{Model, Models};
 pub use overriding::{Misfit, Override};
+pub use ramp::Ramp;
 pub use shipped::{Shipped, shipped};
 
 /// Most limits of one sheet or pool.
@@ -129,6 +131,8 @@ pub struct Pool {
     pub counts: PoolCounts,
     pub interactive_share: Ppm,
     pub max_queue: u64,
+    /// How fast its traffic may grow.
+    pub ramp: Option<Ramp>,
     pub limits: Vec<PoolLimit>,
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 
 use super::limit::{self, Given, Head, Kind, MAX_WINDOW_SECONDS, Span};
-use super::{MAX_LIMITS, Pool, PoolCounts, PoolLimit, Rule, Scope};
+use super::{MAX_LIMITS, Pool, PoolCounts, PoolLimit, Ramp, Rule, Scope};
 use crate::domain::document::{Fault, Node, Reader};
 use crate::domain::ids::{Label, Name};
 use crate::domain::quantity::{MAX_BUCKET, Ppm};
@@ -35,17 +35,21 @@ impl Pool {
         let counts = r.optional("counts").choice(&PoolCounts::WORDS).unwrap_or(PoolCounts::Reserved);
         let interactive_share = r.optional("interactive_share").share().unwrap_or(Ppm(0));
         let max_queue = r.optional("max_queue").amount(MAX_QUEUE).unwrap_or(DEFAULT_QUEUE);
+        let ramp = r.optional("ramp").table(Ramp::read);
         let mut names = HashSet::new();
         let limits =
             r.optional("limits").list(MAX_LIMITS, |item| item.table(|r| read_limit(r, margin, &mut names)));
         let limits = limits.unwrap_or_default();
+        if ramp.is_some() && names.iter().any(Ramp::has_name) {
+            r.fault("ramp", "has a row of its own: give the limit `ramp` another name");
+        }
         let (id, models) = (id?, models?);
-        Some(Self { id, models, enforced, margin, counts, interactive_share, max_queue, limits })
+        Some(Self { id, models, enforced, margin, counts, interactive_share, max_queue, ramp, limits })
     }
 
     /// The pool as a document would have it: what [`Pool::read`] accepts.
     pub fn to_json(&self) -> Value {
-        json!({
+        let mut json = json!({
             "id": self.id.as_str(),
             "models": self.models,
             "enforced": self.enforced,
@@ -54,7 +58,11 @@ impl Pool {
             "interactive_share": self.interactive_share.as_f64(),
             "max_queue": self.max_queue,
             "limits": self.limits.iter().map(limit_to_json).collect::<Vec<_>>(),
-        })
+        });
+        if let Some(ramp) = &self.ramp {
+            json["ramp"] = ramp.to_json();
+        }
+        json
     }
 }
 

@@ -140,8 +140,23 @@ pub struct PoolDocument {
     #[schema(default = 0.0, minimum = 0, maximum = 1)]
     pub interactive_share: Option<f64>,
     pub max_queue: Option<u64>,
+    pub ramp: Option<RampDocument>,
     #[schema(max_items = 32)]
     pub limits: Option<Vec<PoolLimitDocument>>,
+}
+
+/// How fast a pool's traffic may grow: no minute has more than `growth` above the
+/// busiest one that is `minutes` to twice that ago, or more than `floor`.
+#[derive(ToSchema)]
+pub struct RampDocument {
+    #[schema(default = "input_tokens")]
+    pub meter: Option<String>,
+    #[schema(example = 1_000_000, minimum = 1)]
+    pub floor: u64,
+    #[schema(default = 0.5, maximum = 1)]
+    pub growth: Option<f64>,
+    #[schema(default = 15, minimum = 1, maximum = 60)]
+    pub minutes: Option<u32>,
 }
 
 /// A pool's limit: the vendor's figure, or ours outright.
@@ -303,6 +318,8 @@ pub struct PoolConditionDocument {
     /// The share of its buckets' figures that is in force: below 1 after repeated 429s.
     #[schema(example = 1.0)]
     pub rate: f64,
+    /// What its `ramp` allows in the minute that ends now; `null` without one.
+    pub ramp: Option<u64>,
 }
 
 /// What the vendor answered to a call of the pool.

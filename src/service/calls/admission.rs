@@ -257,6 +257,7 @@ impl Service {
             };
         match taken {
             Taken::Hold { hold, standings, shortfalls, ticket } => {
+                context.catalog.note_busy(&hold, charging, &standings);
                 let granted = hold.granted;
                 let reply = CheckReply::Allowed(allowed(Some(hold), granted, &standings, &shortfalls));
                 Ok((reply, Unrecorded(Some(ticket))).into())

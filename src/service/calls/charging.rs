@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::domain::charge::{AccountKey, CellId, Charge, Demand, MeterCode, TenantRef};
+use crate::domain::charge::{AccountKey, CellId, Charge, Demand, Figures, MeterCode, TenantRef};
 use crate::domain::decision::{self, LimitRow, Refusal};
 use crate::domain::hold::{Amounts, Caps, Granted, Hold, Stage};
 use crate::domain::ids::{HoldId, Label, Name, UserId};
-use crate::domain::plan::{Enforce, Filter, Limit, Meter, PoolCounts, Rule, Scope};
+use crate::domain::plan::{Enforce, Filter, Limit, Meter, Pool, PoolCounts, Rule, Scope};
 use crate::domain::price::Prices;
 use crate::domain::step::{Shortfall, Shown};
 use crate::domain::time::{Millis, Zone};
@@ -194,18 +194,13 @@ impl<'a> Subject<'a> {
     fn add_pool(&self, charging: &mut Charging<'a>, entry: &'a PoolEntry, call: &mut Call<'_>) {
         let pool = &entry.pool;
         let account = charging.account(self.pool_key(&pool.id), true);
-        let source = self.source(Scope::Pool);
-        let limits = pool.limits.iter().map(|limit| &limit.limit).zip(&entry.cells);
-        for (index, ((limit, cell), filter)) in limits.zip(&entry.filters).enumerate() {
+        let (share, bulk) = (pool.interactive_share, call.bulk);
+        let kept = |ceiling| if bulk { share.of_rounded_up(ceiling) } else { 0 };
+        for (index, ((limit, cell), filter)) in entry.limits().zip(&entry.filters).enumerate() {
             if !filter.matches(call.model, call.feature) {
                 continue;
             }
-            let (meter, mut demand) = demand(&limit.rule, call);
-            if pool.counts == PoolCounts::Actual && demand.per_output > 0 {
-                demand.per_output = 0;
-            }
-            let mut charge = self.charge(&source, limit, *cell, account, (meter, demand), true);
-            let kept = |ceiling| if call.bulk { pool.interactive_share.of_rounded_up(ceiling) } else { 0 };
+            let mut charge = self.pool_charge(pool, limit, *cell, account, call);
             let least = charge.demand.amount(call.least_output);
             let fits = |stock| least.saturating_add(kept(stock)) <= stock;
             if let Some((figures, earlier, to_come)) = entry.bucket(index, self.now, fits) {
@@ -215,8 +210,31 @@ impl<'a> Subject<'a> {
                 charge.figures = figures;
             }
             charge.keep = kept(charge.figures.ceiling());
-            charging.push(limit, self.zone_of(&source, limit), charge);
+            charging.push(limit, self.zone_of(&self.source(Scope::Pool), limit), charge);
         }
+        if let (Some((limit, cell)), Some(allowed)) = (&entry.ramp, entry.ramp_allows(self.now)) {
+            let mut charge = self.pool_charge(pool, limit, *cell, account, call);
+            if let Figures::Rolling { limit, .. } = &mut charge.figures {
+                *limit = allowed;
+            }
+            charge.keep = kept(allowed);
+            charging.push(limit, None, charge);
+        }
+    }
+
+    fn pool_charge(
+        &self,
+        pool: &Pool,
+        limit: &Limit,
+        cell: CellId,
+        account: u8,
+        call: &mut Call<'_>,
+    ) -> Charge {
+        let (meter, mut demand) = demand(&limit.rule, call);
+        if pool.counts == PoolCounts::Actual && demand.per_output > 0 {
+            demand.per_output = 0;
+        }
+        self.charge(&self.source(Scope::Pool), limit, cell, account, (meter, demand), true)
     }
 
     fn charge(

@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 use crate::domain::charge::{CellId, FigureStep, TenantRef};
 use crate::domain::document::{Fault, Node};
 use crate::domain::ids::{Name, TenantId};
-use crate::domain::plan::{Filter, Limit, Models, Pool, Sheet};
+use crate::domain::plan::{Filter, Limit, Models, Pool, Ramp, Sheet};
 use crate::domain::time::{Millis, Zone};
 use crate::ledger::{PoolCondition, Record, RecordKind, TenantRow};
 
@@ -154,6 +154,8 @@ pub struct PoolEntry {
     pub cells: Vec<CellId>,
     /// The filter of each limit with aliases resolved, in the pool's order.
     pub filters: Vec<Filter>,
+    /// The limit of any minute that its ramp comes to, and its cell.
+    pub(in crate::service) ramp: Option<(Limit, CellId)>,
     /// What its buckets ran with before.
     pub(in crate::service) history: History,
     /// What its vendor said of late.
@@ -171,6 +173,7 @@ impl PoolEntry {
         let limits = || pool.limits.iter().map(|limit| &limit.limit);
         let cells = limits().map(Limit::cell).collect();
         let filters = limits().map(|limit| limit.filter.resolved(&catalog.models)).collect();
+        let ramp = pool.ramp.as_ref().and_then(Ramp::limit).map(|limit| (limit.clone(), limit.cell()));
         let serves = pool.filter().resolved(&catalog.models);
         let models_version = catalog.models_version;
         let (kept, runs, observed) = Default::default();
@@ -181,6 +184,7 @@ impl PoolEntry {
             effective_at,
             cells,
             filters,
+            ramp,
             history,
             kept,
             runs,

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use crate::domain::charge::{CellId, Earlier, FigureStep, Figures};
-use crate::domain::condition::{Brake, Condition, Pause, PauseKind, Turns};
+use crate::domain::condition::{Brake, Condition, Pause, PauseKind, Peaks, Turns};
 use crate::domain::ids::Name;
 use crate::domain::plan::{Limit, Rule};
 use crate::domain::quantity::Ppm;
@@ -108,6 +108,7 @@ impl PoolEntry {
             "closed_until": closed.map(|closed| closed.until.to_string()),
             "closed_because": closed.map(|closed| closed.why.as_str()),
             "rate": condition.share(now).as_f64(),
+            "ramp": self.ramp_allows(now),
         })
     }
 
@@ -366,4 +367,10 @@ impl Registry {
 }
 
 /// What calls of a pool came to on this node of late.
-pub(in crate::service) type Observed = Arc<Mutex<Brake>>;
+pub(in crate::service) type Observed = Arc<Mutex<Lately>>;
+
+#[derive(Debug, Default)]
+pub(in crate::service) struct Lately {
+    pub brake: Brake,
+    pub peaks: Peaks,
+}

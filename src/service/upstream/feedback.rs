@@ -142,7 +142,7 @@ impl Service {
         }
         let now = tenant.now();
         let trips = {
-            let mut brake = entry.observed.lock();
+            let brake = &mut entry.observed.lock().brake;
             brake.note(outcome, now);
             brake.trips(now)
         };

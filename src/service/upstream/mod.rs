@@ -4,3 +4,4 @@ pub mod capacity;
 pub mod conditions;
 pub mod feedback;
 pub(super) mod pausing;
+mod ramping;

@@ -35,6 +35,7 @@ mod preconditions;
 mod probes;
 mod queue;
 mod queue_nodes;
+mod ramp;
 mod reads;
 mod records;
 mod refusals;
