@@ -4,6 +4,7 @@
 //! `cli` is the command line; `contract` is what every back end must do;
 //! `model` compares it with a second, slow implementation; `faults` kills it and crowds it;
 //! `engine_redis` is the way to Redis, on each of its topologies;
+//! `upstream` puts the service in front of a model vendor;
 //! `docs` runs what the pages tell people to paste; `source` reads the sources.
 #![allow(clippy::unwrap_used)]
 
@@ -16,4 +17,5 @@ mod faults;
 mod harness;
 mod model;
 mod source;
+#[allow(dead_code, reason = "benches/upstream prints more than the tests look at")]
 mod upstream;

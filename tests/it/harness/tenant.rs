@@ -91,8 +91,14 @@ impl Tenant {
 
     /// Sets the tenant's clock to an instant.
     pub async fn set_clock(&self, at: &str) {
-        self.put_clock(at).await.ok();
+        self.move_clock(at).await;
+    }
+
+    /// The same, with what the service says of those who wait.
+    pub async fn move_clock(&self, at: &str) -> Value {
+        let moved = self.put_clock(at).await.ok();
         self.now.store(instant(at), Ordering::SeqCst);
+        moved
     }
 
     /// Lets milliseconds pass on the tenant's clock.

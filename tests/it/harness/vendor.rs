@@ -153,6 +153,15 @@ impl Vendor {
         }
     }
 
+    /// How full the fullest of its sliding limits is; buckets are as empty as can be at 1.
+    pub fn filled(&mut self, now: Ms) -> f64 {
+        let shares = self.rules.rates.iter().zip(&mut self.stocks).map(|(rate, stock)| {
+            let whole = if let How::Bucket { burst } = rate.how { burst } else { rate.limit };
+            1.0 - stock.left(rate, now).max(0) as f64 / whole as f64
+        });
+        shares.fold(0.0, f64::max)
+    }
+
     fn count(&mut self, amount: impl Fn(What) -> i64, now: Ms) {
         for (rate, stock) in self.rules.rates.iter().zip(&mut self.stocks) {
             stock.take(rate, amount(rate.what), now);

@@ -1,99 +1,79 @@
-//! What others measured of a shared upstream, with this service in front of a model vendor:
-//! `cargo test --test it -- --ignored upstream --nocapture` prints a row for each. In real time.
+//! What others measured of a shared upstream, with this service in front of a model vendor, on
+//! moved time: `cargo bench --bench upstream` prints it all, the tests hold what it must come to.
 
 mod jobs;
+mod lanes;
+mod published;
+mod traffic;
 mod world;
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
 use crate::harness::sheets::{PoolSheet, Sheet};
-use crate::harness::vendor::{Counts, How, Rate, Rules, Style, What};
+use crate::harness::vendor::{Counts, Rules, Vendor};
 use crate::harness::{Server, Tenant};
-use world::{Job, Outcome};
+use crate::model::oracle::calendar::Ms;
+use world::{Manner, Stage};
 
-/// A tenant on the machine's clock, whose users are held back by the pool alone.
-async fn tenant(limits: &[Value], counts: Counts) -> Tenant {
-    let pool = limits.iter().fold(
-        PoolSheet::new("default", &["*"])
-            .field("counts", json!(if counts == Counts::Actual { "actual" } else { "reserved" })),
-        |pool, limit| pool.limit(limit.clone()),
-    );
-    let tenant = Tenant::in_real_time(Server::shared(), "UTC");
+/// What is limited in a scenario, by the vendor and by the pool in front of it.
+#[derive(Clone)]
+struct Upstream {
+    rules: Rules,
+    limits: Vec<Value>,
+    interactive_share: f64,
+    /// A call is on its way for up to so long.
+    on_its_way_ms: Ms,
+}
+
+impl Upstream {
+    /// A tenant whose users are held back by the pool alone.
+    async fn tenant(&self) -> Tenant {
+        let counts = if self.rules.counts == Counts::Actual { "actual" } else { "reserved" };
+        let pool = PoolSheet::new("default", &["*"])
+            .field("counts", json!(counts))
+            .field("interactive_share", json!(self.interactive_share));
+        let pool = self.limits.iter().fold(pool, |pool, limit| pool.limit(limit.clone()));
+        let tenant = free_tenant().await;
+        tenant.pool(&pool).await;
+        tenant
+    }
+
+    fn stage(&self, manner: Manner) -> Stage {
+        Stage {
+            vendors: BTreeMap::from([("", Vendor::new(self.rules.clone(), 0))]),
+            manner,
+            on_its_way_ms: self.on_its_way_ms,
+            until: Ms::MAX,
+        }
+    }
+}
+
+/// A tenant whose users have no limits.
+async fn free_tenant() -> Tenant {
+    // What is on disk is nothing that these scenarios are about.
+    static SERVER: OnceLock<Server> = OnceLock::new();
+    let start = || SERVER.get_or_init(|| Server::start(&[("APPORTION_DURABILITY", "os")]));
+    let server = tokio::task::spawn_blocking(start).await.expect("it starts");
+    let tenant = Tenant::on(server, "UTC", "2026-03-10T00:00:00.000Z").await;
     tenant.plan(&Sheet::new()).await;
-    tenant.pool(&pool).await;
     tenant
 }
 
-fn bucket(meter: &str, capacity: i64, refill: i64) -> Value {
-    json!({"name": meter, "kind": "bucket", "meter": meter, "capacity": capacity, "refill_per_minute": refill})
-}
-
-/// 600 requests, 90,000 tokens of input and 30,000 of output a minute, a tenth of it at once; 8 places.
-fn minute(counts_rejected: bool) -> Rules {
-    let rate = |what, limit: i64| Rate::per_minute(what, limit, How::Bucket { burst: limit / 10 });
-    Rules {
-        style: Style::OpenAi,
-        rates: vec![rate(What::Requests, 600), rate(What::Input, 90_000), rate(What::Output, 30_000)],
-        slots: Some(8),
-        counts: Counts::Actual,
-        counts_rejected,
+/// A scenario's rows, as tables: `published`, `lanes` or `traffic`.
+pub async fn table(name: &str) -> Vec<String> {
+    match name {
+        "published" => published::table().await,
+        "lanes" => lanes::table().await,
+        "traffic" => traffic::table().await,
+        _ => panic!("no scenario: {name}"),
     }
 }
 
-fn minute_limits() -> Vec<Value> {
-    vec![
-        bucket("requests", 60, 600),
-        bucket("input_tokens", 9_000, 90_000),
-        bucket("output_tokens", 3_000, 30_000),
-        json!({"name": "places", "kind": "slots", "limit": 8}),
-    ]
-}
+pub const SCENARIOS: [&str; 3] = ["published", "lanes", "traffic"];
 
-async fn row(name: &str, published: &str, limits: &[Value], rules: Rules, jobs: &[Job]) -> Outcome {
-    let tenant = tenant(limits, rules.counts).await;
-    let outcome = world::run(&tenant, rules, jobs).await;
-    println!(
-        "| {name} | {} / {} jobs, {} sends, {} x 429, refused {} | {:.1} s | interactive p50 {:.2} s, p95 {:.2} s | {published} |",
-        outcome.waits.iter().map(Vec::len).sum::<usize>(),
-        outcome.jobs,
-        outcome.sends,
-        outcome.rejected,
-        outcome.refused,
-        outcome.total_ms as f64 / 1000.0,
-        outcome.interactive(0.5) as f64 / 1000.0,
-        outcome.interactive(0.95) as f64 / 1000.0,
-    );
-    outcome
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "takes half a minute of real time"]
-async fn what_was_published_of_shared_upstreams_and_what_comes_of_it_here() {
-    let sliding = Rules {
-        style: Style::Anthropic,
-        rates: vec![Rate { what: What::Total, limit: 4_000, window_ms: 10_000, how: How::Sliding }],
-        slots: None,
-        counts: Counts::Reserved,
-        counts_rejected: false,
-    };
-    // A second more than the vendor's: a call may reach it sooner after its check than another did.
-    let rolling = json!({"name": "tokens", "kind": "rolling", "meter": "total_tokens", "limit": 4_000, "window_seconds": 11});
-    let (minute_limits, sixty, lanes, alike) =
-        (minute_limits(), jobs::sixty(), jobs::two_lanes(), jobs::alike(60, 107, 100));
-    let (rolling, minute_limits) = (&[rolling][..], &minute_limits[..]);
-    let (first, counted, lanes, alike) = tokio::join!(
-        row("60 jobs", "60 sends, 0, 24.1 s", minute_limits, minute(false), &sixty),
-        row("rejected ones counted", "60 sends, 0, 24.2 s", minute_limits, minute(true), &sixty),
-        row(
-            "48 bulk + 12 interactive",
-            "p50 1.07 s, p95 1.39 s, 24.0 s",
-            minute_limits,
-            minute(false),
-            &lanes
-        ),
-        row("4,000 in 10 s, sliding", "60 / 60, 0, 30.5 s", rolling, sliding, &alike),
-    );
-    for outcome in [&first, &counted, &lanes, &alike] {
-        assert_eq!((outcome.sends, outcome.rejected), (60, 0));
-    }
+fn seconds(ms: Ms) -> String {
+    format!("{:.2} s", ms as f64 / 1000.0)
 }
