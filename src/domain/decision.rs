@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::cell::Standing;
 use super::condition::PauseKind;
 use super::ids::Label;
-use super::plan::{Enforce, Limit, Meter, Rule, Scope};
+use super::plan::{Advice, Enforce, Limit, Meter, Rule, Scope};
 use super::quantity::{Ppm, add_saturating};
 use super::step::{Shortfall, Shown};
 use super::time::{Millis, Period, Zone};
@@ -109,13 +109,16 @@ impl LimitRow {
     }
 }
 
-/// A threshold of `warn_at` that is reached: the highest one.
+/// A threshold that is reached: the highest one of `warn_at`, or of those from
+/// which on something is advised.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Warning {
     pub limit: Label,
     pub ratio: Ppm,
-    /// (used + held) / (limit + grants) in units of 1/100,000, half up.
+    /// (used + held) / (limit + grants), of what is no window the part that is
+    /// gone, in units of 1/100,000, half up.
     pub used_ratio: u64,
+    pub advice: Option<Advice>,
 }
 
 /// Why one limit does not let the call pass.
@@ -304,13 +307,31 @@ fn period_ms(rule: &Rule) -> u64 {
     }
 }
 
-/// The highest threshold that a window's used + held have reached, if any.
-pub fn warning(limit: &Limit, row: &LimitRow) -> Option<Warning> {
-    let Standing::Window { limit: figure, granted, used, held, .. } = row.standing else { return None };
-    let whole = u128::from(add_saturating(figure, granted));
-    let taken = u128::from(used) + u128::from(held);
-    let reached = |ratio: &&Ppm| whole > 0 && taken * 1_000_000 >= u128::from(ratio.0) * whole;
-    let ratio = limit.warn_at.iter().filter(reached).max()?;
-    let used_ratio = (taken * 200_000 + whole) / (2 * whole);
-    Some(Warning { limit: row.name.clone(), ratio: *ratio, used_ratio: used_ratio as u64 })
+/// The highest thresholds that what is taken of a limit has reached: of those
+/// that warn, and of those that advise. One warning where they are the same.
+pub fn warnings(limit: &Limit, row: &LimitRow) -> Vec<Warning> {
+    let (taken, whole) = taken_of(&row.standing);
+    let reached = |ratio: &Ppm| whole > 0 && taken * 1_000_000 >= u128::from(ratio.0) * whole;
+    let warned = limit.warn_at.iter().copied().filter(reached).max();
+    let advised = limit.degrade.iter().rfind(|degrade| reached(&degrade.at));
+    let warning = |ratio: Ppm, advice: Option<&Advice>| {
+        let used_ratio = (taken * 200_000 + whole) / (2 * whole);
+        Warning { limit: row.name.clone(), ratio, used_ratio: used_ratio as u64, advice: advice.cloned() }
+    };
+    let plain = warned.filter(|ratio| advised.is_none_or(|degrade| degrade.at != *ratio));
+    let plain = plain.map(|ratio| warning(ratio, None));
+    plain.into_iter().chain(advised.map(|degrade| warning(degrade.at, Some(&degrade.advice)))).collect()
+}
+
+/// What is taken of a limit, and of how much.
+fn taken_of(standing: &Standing) -> (u128, u128) {
+    let (taken, whole) = match *standing {
+        Standing::Window { limit, granted, used, held, .. } => {
+            return (u128::from(used) + u128::from(held), add_saturating(limit, granted).into());
+        }
+        Standing::Bucket { capacity, remaining, .. } => (capacity.saturating_sub(remaining), capacity),
+        Standing::Slots { limit, in_use, .. } => (in_use, limit),
+        Standing::Rolling { limit, used, .. } => (used, limit),
+    };
+    (taken.into(), whole.into())
 }

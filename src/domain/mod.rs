@@ -15,6 +15,7 @@ pub mod plan;
 pub mod price;
 pub mod quantity;
 pub mod slot;
+pub mod spread;
 pub mod step;
 pub mod taking;
 pub mod time;

@@ -18,7 +18,9 @@ use crate::domain::document::Reader;
 use crate::domain::ids::{Label, Name, RequestId, UserId};
 use crate::domain::plan::Meter;
 use crate::domain::quantity::MAX_AMOUNT;
-use crate::service::{Allowed, CheckCommand, CheckReply, ServiceError, THEY_ALLOW, Tenant, WouldRefuse};
+use crate::service::{
+    Allowed, CheckCommand, CheckReply, MaxOutput, ServiceError, THEY_ALLOW, Tenant, WouldRefuse,
+};
 
 pub const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
@@ -87,7 +89,7 @@ fn read_check(fields: &mut Reader<'_, '_>, key: Option<&RequestId>, in_batch: bo
     let feature = fields.optional("feature").parsed(Label::parse);
     let bulk = fields.optional("priority").choice(&[("interactive", false), ("bulk", true)]);
     let input_tokens = fields.optional("input_tokens").amount(MAX_AMOUNT).unwrap_or(0);
-    let max_output_tokens = fields.optional("max_output_tokens").amount(MAX_AMOUNT);
+    let max_output = read_max_output(fields);
     let min_output_tokens = fields.optional("min_output_tokens").amount(MAX_AMOUNT);
     let lease_seconds = fields.optional("lease_seconds").number(1..=MAX_LEASE_SECONDS);
     if in_batch && fields.has("wait_ms") {
@@ -97,6 +99,10 @@ fn read_check(fields: &mut Reader<'_, '_>, key: Option<&RequestId>, in_batch: bo
     let dry_run = fields.optional("dry_run").flag().unwrap_or(false);
     let amounts = read_amounts(fields);
     let their_decision = fields.optional("their_decision").parsed(Label::parse);
+    let max_output_tokens = match max_output {
+        MaxOutput::Tokens(tokens) => Some(tokens),
+        MaxOutput::Cap | MaxOutput::Auto => None,
+    };
     if min_output_tokens.zip(max_output_tokens).is_some_and(|(min, max)| min > max) {
         fields.fault("min_output_tokens", "must not be above max_output_tokens");
     }
@@ -113,7 +119,7 @@ fn read_check(fields: &mut Reader<'_, '_>, key: Option<&RequestId>, in_batch: bo
         feature,
         bulk: bulk.unwrap_or(false),
         input_tokens,
-        max_output_tokens,
+        max_output,
         min_output_tokens,
         lease_seconds,
         // A dry run waits for nothing.
@@ -122,6 +128,19 @@ fn read_check(fields: &mut Reader<'_, '_>, key: Option<&RequestId>, in_batch: bo
         amounts,
         their_decision,
     })
+}
+
+/// `max_output_tokens`: an amount, or `"auto"`.
+fn read_max_output(fields: &mut Reader<'_, '_>) -> MaxOutput {
+    if !fields.has("max_output_tokens") {
+        return MaxOutput::Cap;
+    }
+    let field = fields.optional("max_output_tokens");
+    if field.is_text() {
+        // A text that is no such word is noted as a fault.
+        return field.choice(&[("auto", MaxOutput::Auto)]).unwrap_or(MaxOutput::Cap);
+    }
+    field.amount(MAX_AMOUNT).map_or(MaxOutput::Cap, MaxOutput::Tokens)
 }
 
 /// One model, or a list of them of which the first is the caller's first choice.
@@ -283,6 +302,11 @@ struct GrantView<'a> {
     /// With `models`: whether it is not the first one.
     #[serde(skip_serializing_if = "Option::is_none")]
     substituted: Option<bool>,
+    /// `max_output_tokens` was `auto`: tell the model what is granted. Absent
+    /// otherwise.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    auto: bool,
 }
 
 impl<'a> GrantView<'a> {
@@ -292,6 +316,7 @@ impl<'a> GrantView<'a> {
             granted: allowed.granted.into(),
             model: choice.map(|choice| choice.model.as_str()),
             substituted: choice.map(|choice| choice.substituted),
+            auto: allowed.auto_output,
         }
     }
 }
@@ -327,7 +352,7 @@ mod tests {
     #[test]
     fn only_a_user_is_required() {
         let command = read(r#"{"user":"u"}"#).unwrap();
-        assert_eq!((command.input_tokens, command.max_output_tokens), (0, None));
+        assert_eq!((command.input_tokens, command.max_output), (0, MaxOutput::Cap));
         assert!(!command.bulk && !command.dry_run && command.amounts.is_empty());
     }
 
@@ -353,6 +378,12 @@ mod tests {
     #[test]
     fn the_least_output_is_at_most_the_most() {
         assert_eq!(read(r#"{"user":"u","max_output_tokens":1,"min_output_tokens":2}"#).unwrap_err().len(), 1);
+        let auto = read(r#"{"user":"u","max_output_tokens":"auto","min_output_tokens":2}"#).unwrap();
+        assert_eq!((auto.max_output, auto.min_output_tokens), (MaxOutput::Auto, Some(2)));
+        for bad in [r#""Auto""#, r#""512""#, "true"] {
+            let body = format!(r#"{{"user":"u","max_output_tokens":{bad}}}"#);
+            assert_eq!(read(&body).unwrap_err(), ["/max_output_tokens"], "{bad}");
+        }
         let sum = r#"{"user":"u","input_tokens":9007199254740991,"max_output_tokens":1}"#;
         assert_eq!(read(sum).unwrap_err(), ["/max_output_tokens"]);
     }

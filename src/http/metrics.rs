@@ -4,6 +4,7 @@
 //! Every counter of the hot path is looked up once, at the start.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use actix_web::http::StatusCode;
@@ -265,6 +266,7 @@ impl Collector for OfService {
         let outage = &self.0.outage;
         let help = "Refusals counted by code alone, since too many users were refused at once";
         encode_counter(&mut encoder, "refusals_uncounted", help, self.0.tallies.uncounted())?;
+        self.encode_tokens(&mut encoder)?;
         let (interactive, bulk) = self.0.rooms.depth();
         let help = "Checks that wait for a pool or a slot on this node, by lane";
         let kind = ConstGauge::new(0i64).metric_type();
@@ -301,6 +303,27 @@ impl Collector for OfService {
 }
 
 impl OfService {
+    /// Reserved far above used: estimates are too fat. Used above reserved: more was
+    /// admitted than there was.
+    fn encode_tokens(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
+        let sums = &self.0.tokens;
+        let meters = [("input_tokens", &sums.input), ("output_tokens", &sums.output)];
+        let kind = || ConstCounter::new(0u64).metric_type();
+        let help = "Tokens that calls settled on this node had reserved";
+        let mut reserved = encoder.encode_descriptor("tokens_reserved", help, None, kind())?;
+        for (meter, sums) in meters {
+            let sum = ConstCounter::new(sums.reserved.load(Relaxed));
+            sum.encode(reserved.encode_family(&[("meter", meter)])?)?;
+        }
+        let help = "Tokens that they used";
+        let mut used = encoder.encode_descriptor("tokens_used", help, None, kind())?;
+        for (meter, sums) in meters {
+            let sum = ConstCounter::new(sums.used.load(Relaxed));
+            sum.encode(used.encode_family(&[("meter", meter)])?)?;
+        }
+        Ok(())
+    }
+
     /// Sums over all pools of all tenants: there may be any number of either.
     fn encode_pools(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
         let told = &self.0.registry.conditions;
@@ -313,7 +336,7 @@ impl OfService {
             ("pool_rates_lowered", "Pools slowed down since refusals repeated", &told.lowered),
             ("pool_corrections", "Stocks lowered to what a vendor has left", &told.corrections),
         ] {
-            encode_counter(encoder, name, help, count.load(std::sync::atomic::Ordering::Relaxed))?;
+            encode_counter(encoder, name, help, count.load(Relaxed))?;
         }
         let help = "Pools that are paused, closed, braked or slowed down now, as this node knows";
         let kind = ConstGauge::new(0i64).metric_type();

@@ -9,7 +9,8 @@ use utoipa::openapi::{Content, Ref, RefOr, Response};
 use utoipa::{Modify, OpenApi};
 
 use super::admin::{
-    capacity, clock, consumers, doubts, keys, models, orgs, plans, pools, records, settings, tenants, users,
+    capacity, clock, consumers, doubts, keys, models, orgs, outputs, plans, pools, records, settings,
+    tenants, users,
 };
 use super::{check, feedback, health, holds, problem, quota, usage};
 
@@ -28,6 +29,7 @@ use super::{check, feedback, health, holds, problem, quota, usage};
         users::all, users::get, users::put, users::erase, users::change_plan, users::put_overrides, users::grant,
         orgs::get, orgs::put, orgs::quota, orgs::put_overrides, orgs::grant,
         records::user_ledger, records::audit, records::decisions, consumers::consumers, consumers::duplicates,
+        outputs::all,
         doubts::all, doubts::resolve, doubts::resolve_all,
         pools::all, pools::get, pools::put, pools::open,
         feedback::tell,

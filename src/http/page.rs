@@ -42,15 +42,17 @@ impl<K: Key> Page<K> {
         key: impl Fn(&T) -> K,
         show: impl Fn(&T) -> Value,
     ) -> Reply {
+        let (shown, last) = self.part(items, key);
+        list(shown.iter().map(show).collect(), last)
+    }
+
+    /// The same as items, with the last key if more follows.
+    pub fn part<T>(&self, items: impl IntoIterator<Item = T>, key: impl Fn(&T) -> K) -> (Vec<T>, Option<K>) {
         let is_shown = |item: &T| self.after.as_ref().is_some_and(|after| key(item) <= *after);
         let mut rest = items.into_iter().skip_while(is_shown).peekable();
-        let mut shown = Vec::new();
-        let mut last = None;
-        for item in rest.by_ref().take(self.limit as usize) {
-            shown.push(show(&item));
-            last = Some(key(&item));
-        }
-        list(shown, last.filter(|_| rest.peek().is_some()))
+        let shown: Vec<T> = rest.by_ref().take(self.limit as usize).collect();
+        let last = shown.last().filter(|_| rest.peek().is_some()).map(&key);
+        (shown, last)
     }
 }
 

@@ -10,7 +10,8 @@ use actix_web::http::Method;
 use futures_util::future::LocalBoxFuture;
 
 use super::admin::{
-    capacity, clock, consumers, doubts, keys, models, orgs, plans, pools, records, settings, tenants, users,
+    capacity, clock, consumers, doubts, keys, models, orgs, outputs, plans, pools, records, settings,
+    tenants, users,
 };
 use super::auth::Access;
 use super::call::Call;
@@ -88,6 +89,7 @@ pub static ROUTES: &[Route] = &[
     route!(GET "/v1/admin/consumers", READ, consumers::consumers),
     route!(GET "/v1/admin/duplicates", READ, consumers::duplicates),
     route!(GET "/v1/admin/decisions", READ, records::decisions),
+    route!(GET "/v1/admin/outputs", READ, outputs::all),
     route!(GET "/v1/admin/holds", READ, doubts::all),
     route!(POST "/v1/admin/holds/resolve", WRITE, doubts::resolve_all),
     route!(POST "/v1/admin/holds/{id}/resolve", WRITE, doubts::resolve),

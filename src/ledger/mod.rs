@@ -21,7 +21,8 @@ pub use ranking::{Figure, Group, KeptPart, PART_ROWS, Ranked, Ranking, RankingQu
 pub use rights::{Granting, Month, Move, Overridden, Rights};
 pub use sqlite::{Durability, Inspection, SqliteLedger, inspect};
 pub use tallies::{
-    Comparison, OTHER, RECENT_MAX, RefusalCount, RefusedCall, RefusedUser, THEIRS_MAX, Tally, Word,
+    Comparison, OTHER, OTHERS, Output, RECENT_MAX, RefusalCount, RefusedCall, RefusedUser, THEIRS_MAX, Tally,
+    Word,
 };
 
 use std::ops::Range;
@@ -377,7 +378,7 @@ pub trait Ledger: Send + Sync + 'static {
     /// A part of what is on record about a user.
     fn history(&self, tenant: TenantRef, query: HistoryQuery) -> Answer<'_, History>;
 
-    /// Adds to the counters of refusals and comparisons. The last
+    /// Adds to the counters of refusals, comparisons and outputs. The last
     /// [`RECENT_MAX`] refusals of a user stay; of another limiter's words
     /// [`THEIRS_MAX`] a tenant and day, the others as [`OTHER`].
     fn add_tally(&self, tally: Arc<Tally>) -> Answer<'_, ()>;
@@ -409,6 +410,10 @@ pub trait Ledger: Send + Sync + 'static {
     ) -> Answer<'_, ()>;
     /// `None`: it is not kept (any more), or has no such part.
     fn ranking_part(&self, tenant: TenantRef, id: u128, part: u32) -> Answer<'_, Option<KeptPart>>;
+    /// How long answers were since `day`, by feature and model, ascending.
+    fn outputs(&self, tenant: TenantRef, day: i32) -> Answer<'_, Vec<Output>>;
+    /// As [`prune_tallies`](Self::prune_tallies), of outputs alone.
+    fn prune_outputs(&self, tenant: TenantRef, day: i32) -> Answer<'_, bool>;
     /// Grows with every write to tenants, users and records, by whichever
     /// process: a cheap question for pollers.
     fn revision(&self) -> Answer<'_, u64>;

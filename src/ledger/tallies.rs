@@ -1,5 +1,5 @@
-//! What is counted beside the decisions: refusals, and how another limiter
-//! would have decided.
+//! What is counted beside the decisions: refusals, how another limiter would
+//! have decided, and how long answers were.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::LedgerError;
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::UserId;
+use crate::domain::spread::Spread;
 use crate::domain::time::Millis;
 
 /// Refusals of a user that are kept one by one.
@@ -26,6 +27,29 @@ pub type Word = Cow<'static, str>;
 pub struct Tally {
     pub refused: Vec<RefusedUser>,
     pub compared: Vec<(TenantRef, Comparison)>,
+    /// By local day.
+    pub outputs: Vec<(TenantRef, i32, Output)>,
+}
+
+/// How long the answers of one feature by one model were.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Output {
+    /// Empty: the calls named none. [`OTHERS`]: of several that are not counted
+    /// one by one.
+    pub feature: Arc<str>,
+    /// The same.
+    pub model: Arc<str>,
+    pub spread: Spread,
+}
+
+/// The feature and the model of those that are not counted one by one; no name
+/// can be this.
+pub const OTHERS: &str = "*";
+
+/// Both parts of a sum are within 2^53, so that it does not overflow before it
+/// is cut.
+pub(super) fn stored(count: u64) -> i64 {
+    count.min(1 << 53).cast_signed()
 }
 
 /// The refusals of one user.

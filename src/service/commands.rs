@@ -22,7 +22,7 @@ pub struct CheckCommand {
     pub feature: Option<Label>,
     pub bulk: bool,
     pub input_tokens: u64,
-    pub max_output_tokens: Option<u64>,
+    pub max_output: MaxOutput,
     pub min_output_tokens: Option<u64>,
     pub lease_seconds: Option<u32>,
     /// How long it may wait for a pool, or for a slot.
@@ -31,6 +31,16 @@ pub struct CheckCommand {
     pub amounts: Vec<(Label, u64)>,
     /// What another limiter decided: [`THEY_ALLOW`], else why it refused.
     pub their_decision: Option<Label>,
+}
+
+/// How much output a check asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MaxOutput {
+    /// As much as the plan allows.
+    Cap,
+    /// As much as calls like it are likely to take at most.
+    Auto,
+    Tokens(u64),
 }
 
 /// The word for an admitted call, ours and in `their_decision`.
@@ -92,6 +102,8 @@ pub struct Allowed {
     pub warnings: Vec<Warning>,
     /// What enforcement would have refused it for.
     pub would_refuse: Option<WouldRefuse>,
+    /// The most output was left to us.
+    pub auto_output: bool,
     /// Admitted without the store, which is away.
     pub degraded: bool,
     /// There, if the caller gave a choice of models.

@@ -6,6 +6,7 @@ pub mod commands;
 pub mod entitlement;
 pub mod error;
 mod journal;
+pub mod learning;
 mod news;
 pub mod outage;
 mod pruning;
@@ -46,6 +47,8 @@ pub struct Service {
     pub outage: Outage,
     /// Refusals and comparisons that are not on record yet.
     pub tallies: Tallies,
+    /// What settled calls had reserved, and what they used.
+    pub tokens: learning::TokenSums,
     /// Rare steps that read the ledger before they act, one at a time by id.
     turns: Box<[tokio::sync::Mutex<()>]>,
     /// Whoever moves a user's record and account to another name or back, or
@@ -87,6 +90,7 @@ impl Service {
             ledger,
             outage,
             tallies: Tallies::default(),
+            tokens: learning::TokenSums::default(),
             turns: turns(),
             user_turns: turns(),
             load_turns: (0..TURNS).map(|_| calls::accounts::LoadTurn::default()).collect(),

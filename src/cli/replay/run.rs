@@ -16,8 +16,8 @@ use crate::domain::time::Millis;
 use crate::ledger::UsageRow;
 use crate::service::entitlement::users::UserChange;
 use crate::service::{
-    CheckCommand, CheckReply, FinishReply, PoolEntry, Registry, ReleaseCommand, Service, SettleCommand,
-    SettleUsage, THEY_ALLOW, Tenant,
+    CheckCommand, CheckReply, FinishReply, MaxOutput, PoolEntry, Registry, ReleaseCommand, Service,
+    SettleCommand, SettleUsage, THEY_ALLOW, Tenant,
 };
 use crate::startup::Running;
 
@@ -198,7 +198,7 @@ impl<'a> Replay<'a> {
             feature: None,
             bulk: false,
             input_tokens: call.input_tokens,
-            max_output_tokens: None,
+            max_output: MaxOutput::Cap,
             min_output_tokens: None,
             lease_seconds: None,
             wait_ms: 0,

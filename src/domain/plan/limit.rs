@@ -104,7 +104,8 @@ impl Head {
     }
 
     pub(super) fn into_limit(self, scope: Scope, rule: Rule, warn_at: Vec<Ppm>) -> Limit {
-        Limit { name: self.name, scope, enforce: self.enforce, filter: self.filter, rule, warn_at }
+        let degrade = Vec::new();
+        Limit { name: self.name, scope, enforce: self.enforce, filter: self.filter, rule, warn_at, degrade }
     }
 }
 

@@ -7,6 +7,7 @@
 
 use serde::Serialize;
 
+use super::degrade;
 use super::filter::{glob_matches, has_wildcard, is_anything, list_matches};
 use super::{Enforce, Limit, Meter, Models, Pool, Rule, Scope, Sheet};
 use crate::domain::ids::Name;
@@ -36,6 +37,7 @@ impl Sheet {
                 warnings.extend(self.lint_credits(index, limit, models));
             }
         }
+        warnings.extend(degrade::lint_models(&self.limits, models));
         warnings
     }
 
@@ -59,7 +61,8 @@ impl Sheet {
                 message: "has no effect unless something is granted: the limit is 0".into(),
             })
         });
-        warnings.chain(zones).chain(thresholds).collect()
+        let advice = degrade::lint(&self.limits, &self.per_call);
+        warnings.chain(zones).chain(thresholds).chain(advice).collect()
     }
 
     /// Why the limit can never refuse a call, if that is so.

@@ -4,9 +4,11 @@
 //! in one file each: `limit` (what sheets and pools share), `sheet`,
 //! `pool`, `models`. `filter` matches names, `identity` says which limits
 //! are the same limit, `compare` which of two sheets gives more, `overriding`
-//! puts other numbers in a limit, `lint` finds what can never bite.
+//! puts other numbers in a limit, `degrade` advises, `lint` finds what can never
+//! bite.
 
 mod compare;
+mod degrade;
 mod filter;
 mod identity;
 mod limit;
@@ -30,6 +32,7 @@ use super::ids::{Label, Name};
 use super::quantity::Ppm;
 use super::time::{Anchor, Period, Zone};
 
+pub use degrade::{Advice, Degrade};
 pub use lint::LintWarning;
 pub use models::{Model, Models};
 pub use overriding::{Misfit, Override};
@@ -69,6 +72,8 @@ pub struct Limit {
     pub rule: Rule,
     /// Shares of a window at which a warning is given, ascending.
     pub warn_at: Vec<Ppm>,
+    /// What is advised from a share on, ascending.
+    pub degrade: Vec<Degrade>,
 }
 
 /// Whose account a limit counts in.

@@ -71,6 +71,7 @@ impl Ramp {
                 guard_ms: 0,
             },
             warn_at: Vec::new(),
+            degrade: Vec::new(),
         })
     }
 

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
+use super::degrade;
 use super::limit::{self, Given, Head, Kind};
 use super::{Enforce, Limit, LintWarning, MAX_LIMITS, PerCall, Scope, Sheet};
 use crate::domain::document::{Fault, Node, Reader};
@@ -36,9 +37,10 @@ impl Sheet {
         let limits = r
             .optional("limits")
             .list(MAX_LIMITS, |item| item.table(|r| read_limit(r, &per_call, &mut names)));
+        let mut limits = limits.unwrap_or_default();
+        degrade::read(r, &mut limits);
         let id = id?;
         let name = name.unwrap_or(id.as_str()).to_owned();
-        let limits = limits.unwrap_or_default();
         Some(Self { id, name, requires_verified, cache_read_weight, per_call, limits })
     }
 
@@ -50,14 +52,19 @@ impl Sheet {
         ];
         let per_call: Map<String, Value> =
             caps.into_iter().filter_map(|(name, cap)| Some((name.into(), cap?.into()))).collect();
-        json!({
+        let mut json = json!({
             "id": self.id.as_str(),
             "name": self.name,
             "requires_verified": self.requires_verified,
             "cache_read_weight": self.cache_read_weight.as_f64(),
             "per_call": per_call,
             "limits": self.limits.iter().map(limit::to_json).collect::<Vec<_>>(),
-        })
+        });
+        let advice = degrade::to_json(&self.limits);
+        if !advice.is_empty() {
+            json["degrade"] = advice.into();
+        }
+        json
     }
 }
 

@@ -10,6 +10,7 @@ pub mod doubts;
 pub mod keys;
 pub mod models;
 pub mod orgs;
+pub mod outputs;
 pub mod plans;
 pub mod pools;
 pub mod records;

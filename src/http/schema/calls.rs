@@ -28,9 +28,10 @@ pub struct CheckRequest {
     pub priority: Option<Priority>,
     #[schema(example = 1200, maximum = 9_007_199_254_740_991_i64, default = 0)]
     pub input_tokens: Option<u64>,
-    /// Missing under an output cap: the cap is reserved.
-    #[schema(example = 512, maximum = 9_007_199_254_740_991_i64)]
-    pub max_output_tokens: Option<u64>,
+    /// Missing under an output cap: the cap is reserved. `auto`: as much as calls
+    /// of this feature and model are likely to take at most.
+    #[schema(value_type = Option<MaxOutputTokens>, example = 512)]
+    pub max_output_tokens: Option<MaxOutputTokens>,
     /// The smallest output that is of use: what fits is granted.
     #[schema(example = 64, maximum = 9_007_199_254_740_991_i64)]
     pub min_output_tokens: Option<u64>,
@@ -50,6 +51,20 @@ pub struct CheckRequest {
     /// Counted beside the decision made here; it changes nothing.
     #[schema(example = "allow", pattern = "^[a-z0-9_]{1,64}$")]
     pub their_decision: Option<String>,
+}
+
+/// Most output tokens: an amount, or `auto`.
+#[derive(ToSchema)]
+#[serde(untagged)]
+pub enum MaxOutputTokens {
+    Tokens(u64),
+    Auto(AutoOutput),
+}
+
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+pub enum AutoOutput {
+    Auto,
 }
 
 /// Who waits for the answer.

@@ -21,6 +21,26 @@ pub struct Sheet {
     pub per_call: Option<PerCallCaps>,
     #[schema(max_items = 32)]
     pub limits: Option<Vec<SheetLimit>>,
+    /// What is advised as limits are used up.
+    #[schema(max_items = 32)]
+    pub degrade: Option<Vec<SheetDegrade>>,
+}
+
+/// Advice that `warnings` of a check carry once so much of a limit is used:
+/// another model, a smaller output, or both.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SheetDegrade {
+    /// Of this sheet.
+    #[schema(example = "tokens_per_month")]
+    pub limit: String,
+    /// The share of the limit from which on it is told.
+    #[schema(example = 0.8, exclusive_minimum = 0, maximum = 1)]
+    pub at: f64,
+    #[schema(example = "haiku")]
+    pub model: Option<String>,
+    #[schema(example = 256)]
+    pub max_output_tokens: Option<u64>,
 }
 
 /// Caps of one call, in tokens; left out or `null` is none.

@@ -1,4 +1,4 @@
-//! What is on record: the audit, a user's ledger, comparisons.
+//! What is on record: the audit, a user's ledger, comparisons, lengths of answers.
 
 use utoipa::ToSchema;
 
@@ -178,4 +178,64 @@ pub struct ConsumerList {
     pub count: u64,
     /// Of all rows.
     pub total: ConsumerSums,
+}
+
+/// How long answers were. Quantiles are rounded up by 6.25 % at most.
+#[derive(ToSchema)]
+pub struct OutputFigures {
+    /// Calls that were settled.
+    #[schema(example = 19366)]
+    pub count: u64,
+    /// Of these, what reached its reservation and may have been cut off there.
+    #[schema(example = 44)]
+    pub cut: u64,
+    #[schema(example = 131)]
+    pub p50: u64,
+    #[schema(example = 431)]
+    pub p90: u64,
+    #[schema(example = 607)]
+    pub p99: u64,
+    /// The longest answer.
+    #[schema(example = 1000)]
+    pub max: u64,
+    /// Rounded down.
+    #[schema(example = 211)]
+    pub mean: u64,
+    pub reserved_tokens: u64,
+    pub used_tokens: u64,
+    /// p99 and a quarter of it: what is enough for nearly all calls. Null while
+    /// fewer than 200 calls are known.
+    #[schema(example = 759)]
+    pub suggested_max_output_tokens: Option<u64>,
+}
+
+/// Calls of one feature by one model.
+#[derive(ToSchema)]
+pub struct OutputRow {
+    /// Null: the calls named none. `*`: of those that are not counted one by one.
+    #[schema(example = "chat")]
+    pub feature: Option<String>,
+    /// That served, aliases resolved. The same.
+    #[schema(example = "sonnet")]
+    pub model: Option<String>,
+    #[serde(flatten)]
+    pub figures: OutputFigures,
+}
+
+/// Calls of one feature by all models.
+#[derive(ToSchema)]
+pub struct OutputFeature {
+    #[schema(example = "chat")]
+    pub feature: Option<String>,
+    #[serde(flatten)]
+    pub figures: OutputFigures,
+}
+
+#[derive(ToSchema)]
+pub struct OutputList {
+    /// By feature, then by model.
+    pub data: Vec<OutputRow>,
+    pub next_cursor: Option<String>,
+    /// Every feature, whatever the page.
+    pub features: Vec<OutputFeature>,
 }

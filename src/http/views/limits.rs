@@ -49,13 +49,29 @@ impl From<Granted> for GrantedView {
     }
 }
 
-/// A threshold of a limit's `warn_at` that was reached.
+/// A threshold of a limit that was reached: of its `warn_at`, or one from which
+/// on the plan advises something.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Warning)]
 pub struct WarningView<'a> {
     limit: &'a str,
     ratio: f64,
     used_ratio: f64,
+    /// Absent if the plan advises nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advice: Option<AdviceView<'a>>,
+}
+
+/// What the plan advises for the calls to come, so that the limit lasts longer.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Advice)]
+struct AdviceView<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "haiku")]
+    model: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = 256)]
+    max_output_tokens: Option<u64>,
 }
 
 impl<'a> From<&'a Warning> for WarningView<'a> {
@@ -64,6 +80,10 @@ impl<'a> From<&'a Warning> for WarningView<'a> {
             limit: warning.limit.as_str(),
             ratio: warning.ratio.as_f64(),
             used_ratio: warning.used_ratio as f64 / 1e5,
+            advice: warning.advice.as_ref().map(|advice| AdviceView {
+                model: advice.model.as_ref().map(Name::as_str),
+                max_output_tokens: advice.max_output_tokens,
+            }),
         }
     }
 }
@@ -273,6 +293,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::domain::plan::Advice;
     use crate::domain::quantity::Ppm;
 
     fn row(meter: Option<Meter>, enforce: Enforce, standing: Standing) -> Value {
@@ -334,8 +355,15 @@ mod tests {
 
     #[test]
     fn ratios_have_their_decimals() {
-        let warning = Warning { limit: Label::parse("x").unwrap(), ratio: Ppm(800_000), used_ratio: 83_356 };
-        let text = serde_json::to_string(&WarningView::from(&warning)).unwrap();
-        assert_eq!(text, r#"{"limit":"x","ratio":0.8,"used_ratio":0.83356}"#);
+        let limit = Label::parse("x").unwrap();
+        let plain = Warning { limit, ratio: Ppm(800_000), used_ratio: 83_356, advice: None };
+        let shown = |warning: &Warning| serde_json::to_string(&WarningView::from(warning)).unwrap();
+        assert_eq!(shown(&plain), r#"{"limit":"x","ratio":0.8,"used_ratio":0.83356}"#);
+        let advice = Some(Advice { model: None, max_output_tokens: Some(256) });
+        let advised = shown(&Warning { advice, ..plain });
+        assert!(
+            advised.ends_with(r#""used_ratio":0.83356,"advice":{"max_output_tokens":256}}"#),
+            "{advised}"
+        );
     }
 }

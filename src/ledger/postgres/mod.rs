@@ -23,14 +23,14 @@ use super::sql::batch::Batch;
 use super::sql::doubts::Walk;
 use super::sql::read::{self, Query};
 use super::sql::{
-    Failure, audit, changes, commit, conditions, deleting, duplicates, erasing, history, orgs, pruning,
-    rankings, records, slots, tallies, users,
+    Failure, audit, changes, commit, conditions, deleting, duplicates, erasing, history, orgs, outputs,
+    pruning, rankings, records, slots, tallies, users,
 };
 use super::{
     Answer, AuditEntry, AuditQuery, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery, Duplicate,
-    DuplicatesQuery, Erasure, History, HistoryQuery, KeptPart, Ledger, LedgerError, Note, Org, PoolCondition,
-    Pruned, Pruning, Ranking, RankingQuery, Record, RecordKind, RefusalCount, StoredAccount, Tally,
-    TenantRow, UsageRow, User, UserQuery, Written,
+    DuplicatesQuery, Erasure, History, HistoryQuery, KeptPart, Ledger, LedgerError, Note, Org, Output,
+    PoolCondition, Pruned, Pruning, Ranking, RankingQuery, Record, RecordKind, RefusalCount, StoredAccount,
+    Tally, TenantRow, UsageRow, User, UserQuery, Written,
 };
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
@@ -462,6 +462,14 @@ impl Ledger for PostgresLedger {
 
     fn ranking_part(&self, tenant: TenantRef, id: u128, part: u32) -> Answer<'_, Option<KeptPart>> {
         read!(self, |c| rankings::part(c, tenant, id, part))
+    }
+
+    fn outputs(&self, tenant: TenantRef, day: i32) -> Answer<'_, Vec<Output>> {
+        read!(self, |c| outputs::since(c, tenant, day))
+    }
+
+    fn prune_outputs(&self, tenant: TenantRef, day: i32) -> Answer<'_, bool> {
+        write!(self, |c| outputs::prune(c, tenant, day))
     }
 
     fn revision(&self) -> Answer<'_, u64> {

@@ -16,6 +16,7 @@ pub(super) mod erasing;
 pub(super) mod history;
 mod many;
 pub(super) mod orgs;
+pub(super) mod outputs;
 pub(super) mod pruning;
 pub(super) mod rankings;
 pub(super) mod read;

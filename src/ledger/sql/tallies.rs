@@ -7,10 +7,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Kind::{Bytes, Int, Text};
-use super::{Columns, Failure, ManyRows, Sql, each, get, values};
+use super::{Columns, Failure, ManyRows, Sql, each, get, outputs, values};
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::UserId;
-use crate::ledger::tallies::{OTHER, Recent, THEIRS_MAX};
+use crate::ledger::tallies::{OTHER, Recent, THEIRS_MAX, stored};
 use crate::ledger::{Comparison, LedgerError, RefusalCount, RefusedCall, Tally};
 
 /// Counters taken out in one transaction.
@@ -37,17 +37,12 @@ static COMPARISONS: ManyRows = ManyRows::new(
      DO UPDATE SET checks = least(9007199254740991, comparisons.checks + excluded.checks)",
 );
 
-/// Both parts of a sum are within 2^53, so that it does not overflow before it
-/// is cut.
-fn stored(count: u64) -> i64 {
-    count.min(1 << 53).cast_signed()
-}
-
 /// Adds everything that was counted.
 pub async fn add(connection: &mut impl Sql, tally: &Tally) -> Result<(), Failure> {
     add_counts(connection, tally).await?;
     add_recent(connection, tally).await?;
-    add_comparisons(connection, tally).await
+    add_comparisons(connection, tally).await?;
+    outputs::add(connection, tally).await
 }
 
 async fn add_counts(connection: &mut impl Sql, tally: &Tally) -> Result<(), Failure> {

@@ -35,14 +35,14 @@ use super::encoding::unpack_hold;
 use super::sql::batch::Batch;
 use super::sql::read::{self, Query};
 use super::sql::{
-    Failure, audit, changes, conditions, deleting, duplicates, erasing, history, orgs, rankings, records,
-    slots, tallies, users,
+    Failure, audit, changes, conditions, deleting, duplicates, erasing, history, orgs, outputs, rankings,
+    records, slots, tallies, users,
 };
 use super::{
     Answer, AuditEntry, AuditQuery, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery, Duplicate,
-    DuplicatesQuery, Erasure, History, HistoryQuery, KeptPart, Ledger, LedgerError, Note, Org, PoolCondition,
-    Pruned, Pruning, Ranking, RankingQuery, Record, RecordKind, RefusalCount, StoredAccount, Tally,
-    TenantRow, UsageRow, User, UserQuery, Written,
+    DuplicatesQuery, Erasure, History, HistoryQuery, KeptPart, Ledger, LedgerError, Note, Org, Output,
+    PoolCondition, Pruned, Pruning, Ranking, RankingQuery, Record, RecordKind, RefusalCount, StoredAccount,
+    Tally, TenantRow, UsageRow, User, UserQuery, Written,
 };
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
@@ -447,6 +447,14 @@ impl Ledger for SqliteLedger {
 
     fn ranking_part(&self, tenant: TenantRef, id: u128, part: u32) -> Answer<'_, Option<KeptPart>> {
         self.read(move |c| rankings::part(c, tenant, id, part).boxed()).boxed()
+    }
+
+    fn outputs(&self, tenant: TenantRef, day: i32) -> Answer<'_, Vec<Output>> {
+        self.read(move |c| outputs::since(c, tenant, day).boxed()).boxed()
+    }
+
+    fn prune_outputs(&self, tenant: TenantRef, day: i32) -> Answer<'_, bool> {
+        self.write_beside(move |c| outputs::prune(c, tenant, day).boxed()).boxed()
     }
 
     fn revision(&self) -> Answer<'_, u64> {

@@ -14,7 +14,10 @@ use crate::domain::taking::Taking;
 use crate::domain::time::Millis;
 use crate::service::entitlement::subject::Party;
 use crate::service::waiting::Standing;
-use crate::service::{Catalog, CheckCommand, ServiceError, Tenant, WouldRefuse};
+use crate::service::{Catalog, CheckCommand, MaxOutput, ServiceError, Tenant, WouldRefuse};
+
+/// Where neither calls of the past nor a cap say how long an answer may become.
+const UNKNOWN_OUTPUT: u64 = 4096;
 
 /// For whom a check is decided.
 pub(in crate::service) struct Who<'a> {
@@ -44,8 +47,6 @@ pub(in crate::service) struct Admissible<'a, 's> {
     /// The models that are asked for, in order; at least one.
     pub candidates: SmallVec<[Candidate; 1]>,
     pub input_tokens: u64,
-    pub output_max: u64,
-    pub output_min: u64,
     /// A refusal that no limit gives and that is not enforced.
     pub would_refuse: Option<WouldRefuse>,
 }
@@ -56,37 +57,56 @@ impl<'a, 's> Context<'a, 's> {
     pub fn admissible(&self) -> Result<Result<Admissible<'a, 's>, Refusal>, ServiceError> {
         let settings = &self.catalog.settings;
         let command = self.command;
-        let candidates = self.candidates()?;
+        let mut candidates = self.candidates()?;
         let Some(subject) = self.subject else { return Ok(Err(Refusal::plain(Code::UnknownUser))) };
         let sheet = &subject.version().sheet;
         let most = settings.max_tokens_per_call;
-        let output_cap = sheet.per_call.max_output_tokens.map(|cap| cap.min(most));
-        let output_max = command.max_output_tokens.or(output_cap).unwrap_or(0);
-        let output_min = command.min_output_tokens.unwrap_or(output_max);
-        if output_min > output_max {
-            return Err(ServiceError::invalid("/min_output_tokens", "must not be above max_output_tokens"));
+        let cap = sheet.per_call.max_output_tokens.map(|cap| cap.min(most));
+        for candidate in &mut candidates {
+            candidate.output_max = self.output_max(candidate, cap, most);
+            candidate.output_min = command.min_output_tokens.unwrap_or(candidate.output_max);
+            if candidate.output_min > candidate.output_max {
+                let message = "must not be above max_output_tokens";
+                return Err(ServiceError::invalid("/min_output_tokens", message));
+            }
+            if command.input_tokens.saturating_add(candidate.output_max) > MAX_AMOUNT {
+                let message = "input and output together are above 2^53-1";
+                return Err(ServiceError::invalid("/max_output_tokens", message));
+            }
         }
-        if command.input_tokens.saturating_add(output_max) > MAX_AMOUNT {
-            return Err(ServiceError::invalid(
-                "/max_output_tokens",
-                "input and output together are above 2^53-1",
-            ));
-        }
-        let refused = self.refused_by_no_limit(sheet, output_max);
+        // What the caller asks for is the same for all.
+        let refused = self.refused_by_no_limit(sheet, candidates[0].output_max);
         if let (Some(refusal), Taking::Enforced) = (&refused, self.taking) {
             return Ok(Err(refusal.clone()));
         }
         let would_refuse = refused.map(WouldRefuse::from);
-        // Nothing would have been granted: the caller's own figure is.
-        let output_min = if would_refuse.is_some() { output_max } else { output_min };
-        Ok(Ok(Admissible {
-            subject,
-            candidates,
-            input_tokens: believable(command.input_tokens),
-            output_max: believable(output_max),
-            output_min: believable(output_min),
-            would_refuse,
-        }))
+        for candidate in &mut candidates {
+            candidate.output_max = believable(candidate.output_max);
+            candidate.output_min = match would_refuse {
+                // Nothing would have been granted: the caller's own figure is.
+                Some(_) => candidate.output_max,
+                None => believable(candidate.output_min),
+            };
+        }
+        let input_tokens = believable(command.input_tokens);
+        Ok(Ok(Admissible { subject, candidates, input_tokens, would_refuse }))
+    }
+
+    /// The whole output by a model. `cap`: that of the plan; `most`: that of the
+    /// tenant.
+    fn output_max(&self, candidate: &Candidate, cap: Option<u64>, most: u64) -> u64 {
+        match self.command.max_output {
+            MaxOutput::Tokens(tokens) => tokens,
+            MaxOutput::Cap => cap.unwrap_or(0),
+            MaxOutput::Auto => {
+                let feature = self.command.feature.as_ref().map_or("", |feature| feature.as_str());
+                let model = candidate.model.as_ref().map_or("", Name::as_str);
+                let likely = self.tenant.outputs.likely(feature, model);
+                let likely = likely.or(cap).unwrap_or(UNKNOWN_OUTPUT);
+                let least = self.command.min_output_tokens.unwrap_or(0);
+                likely.max(least).min(cap.unwrap_or(most))
+            }
+        }
     }
 
     /// Who may not call at all, and what no call may be.
@@ -126,7 +146,7 @@ impl<'a, 's> Context<'a, 's> {
         draft.feature.clone_from(&self.command.feature);
         draft.lease_seconds = candidate.lease_seconds;
         draft.granted.input_tokens = admissible.input_tokens;
-        draft.granted.max_output_tokens = admissible.output_max;
+        draft.granted.max_output_tokens = candidate.output_max;
         draft.bulk = self.command.bulk;
         draft.amounts = amounts;
         draft
@@ -149,9 +169,14 @@ pub(super) fn fingerprint(command: &CheckCommand) -> [u8; 16] {
     field(command.feature.as_ref().map_or("", |feature| feature.as_str()).as_bytes());
     field(&[u8::from(command.bulk)]);
     field(&command.input_tokens.to_le_bytes());
-    for output in [command.max_output_tokens, command.min_output_tokens] {
-        field(&output.unwrap_or(u64::MAX).to_le_bytes());
-    }
+    let max_output = match command.max_output {
+        MaxOutput::Tokens(tokens) => tokens,
+        // No amount is that large.
+        MaxOutput::Cap => u64::MAX,
+        MaxOutput::Auto => u64::MAX - 1,
+    };
+    field(&max_output.to_le_bytes());
+    field(&command.min_output_tokens.unwrap_or(u64::MAX).to_le_bytes());
     let mut amounts: SmallVec<[_; 4]> = command.amounts.iter().collect();
     amounts.sort();
     for (name, amount) in amounts {

@@ -19,7 +19,9 @@ use crate::service::entitlement::erasing::LOOKS;
 use crate::service::outage::Operation;
 use crate::service::upstream::pausing::Outcome;
 use crate::service::waiting::{Standing, Waits};
-use crate::service::{Allowed, CheckCommand, CheckReply, Service, ServiceError, Tenant, Unrecorded};
+use crate::service::{
+    Allowed, CheckCommand, CheckReply, MaxOutput, Service, ServiceError, Tenant, Unrecorded,
+};
 
 /// A check as it is decided.
 pub(in crate::service) struct Decision {
@@ -187,6 +189,9 @@ impl Service {
         if let Some(reply) = self.admitted_alone(tenant, command, mark.as_ref())? {
             return Ok((context.with_choice(reply, 0, Vec::new()), Unrecorded(None)).into());
         }
+        if command.max_output == MaxOutput::Auto {
+            self.know_outputs(tenant).await;
+        }
         let admissible = match context.admissible()? {
             Ok(admissible) => admissible,
             Err(refusal) => {
@@ -252,6 +257,7 @@ impl Service {
                     let refusal = || charging.refusal(short, standings, context.now).into();
                     (!short.is_empty()).then(refusal)
                 }),
+                auto_output: false,
                 degraded: false,
                 choice: None,
             };
@@ -352,6 +358,7 @@ impl Service {
             limits,
             warnings: Vec::new(),
             would_refuse: None,
+            auto_output: false,
             degraded: false,
             choice: None,
             hold: Some(hold),
@@ -364,8 +371,9 @@ impl Charging<'_> {
     fn warnings(&self, standings: &[Shown]) -> Vec<decision::Warning> {
         let mut warnings = Vec::new();
         for (index, (limit, charge)) in self.limits.iter().zip(&self.charges).enumerate() {
-            if charge.asked && limit.enforce != Enforce::Shadow && !limit.warn_at.is_empty() {
-                warnings.extend(decision::warning(limit, &self.row(index, standings[index])));
+            let may_warn = !limit.warn_at.is_empty() || !limit.degrade.is_empty();
+            if charge.asked && limit.enforce != Enforce::Shadow && may_warn {
+                warnings.extend(decision::warnings(limit, &self.row(index, standings[index])));
             }
         }
         warnings

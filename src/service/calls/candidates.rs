@@ -3,7 +3,7 @@
 //! Each model is a take of its own, under one hold id. What is refused leaves no
 //! trace while another model may serve; only the refusal that is told does.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::admissible::{Admissible, Context};
 use super::charging::{Call, Charging};
@@ -19,7 +19,7 @@ use crate::domain::taking::Taking;
 use crate::engine::{Take, Taken};
 use crate::service::upstream::pausing::Outcome;
 use crate::service::waiting::Waits;
-use crate::service::{CheckReply, Choice, PoolEntry, Service, ServiceError, WouldRefuse};
+use crate::service::{CheckReply, Choice, MaxOutput, PoolEntry, Service, ServiceError, WouldRefuse};
 
 /// Seconds a hold keeps its slot when nobody says otherwise.
 const DEFAULT_LEASE_SECONDS: u32 = 600;
@@ -30,6 +30,9 @@ pub(in crate::service) struct Candidate {
     pub model: Option<Name>,
     pub prices: Prices,
     pub lease_seconds: u32,
+    /// The whole output, and the least that is of use.
+    pub output_max: u64,
+    pub output_min: u64,
 }
 
 /// A check by one of its models, ready for the engine.
@@ -86,6 +89,8 @@ impl<'a, 's> Context<'a, 's> {
             model: model.map(|model| models.canonical(model)),
             prices: known.map(Prices::from).unwrap_or_default(),
             lease_seconds: self.command.lease_seconds.or(own_lease).unwrap_or(DEFAULT_LEASE_SECONDS),
+            output_max: 0,
+            output_min: 0,
         })
     }
 
@@ -105,7 +110,7 @@ impl<'a, 's> Context<'a, 's> {
             // Once its turn has come, it is one of all.
             bulk: command.bulk && self.who.turn.is_none_or(|standing| standing.turn.rank > self.now),
             input_tokens: admissible.input_tokens,
-            least_output: admissible.output_min,
+            least_output: candidate.output_min,
             prices: candidate.prices,
             amounts: &mut amounts,
         };
@@ -118,8 +123,8 @@ impl<'a, 's> Context<'a, 's> {
             accounts: charging.accounts.clone(),
             ask: Ask {
                 charges: charging.charges.clone(),
-                output_max: admissible.output_max,
-                output_min: admissible.output_min,
+                output_max: candidate.output_max,
+                output_min: candidate.output_min,
                 taking: self.taking,
             },
             credits: candidate.prices.reserve(admissible.input_tokens),
@@ -128,7 +133,7 @@ impl<'a, 's> Context<'a, 's> {
             max_hold_ms: i64::from(settings.max_hold_seconds) * 1000,
             dry_run: self.who.dry_run,
             quiet: self.who.turn.is_some(),
-            place: self.place(&charging, admissible.output_min),
+            place: self.place(&charging, candidate.output_min),
         };
         Attempt { charging, take, max_queue, paused }
     }
@@ -148,9 +153,12 @@ impl<'a, 's> Context<'a, 's> {
         })
     }
 
-    /// Tells which of the models serves, where there was a choice.
+    /// Tells what was left to us: which of the models serves, and how much output
+    /// there may be.
     pub fn with_choice(&self, mut reply: CheckReply, index: usize, because: Vec<WouldRefuse>) -> CheckReply {
-        if let (CheckReply::Allowed(allowed), Some(models)) = (&mut reply, &self.command.models) {
+        let CheckReply::Allowed(allowed) = &mut reply else { return reply };
+        allowed.auto_output = self.command.max_output == MaxOutput::Auto;
+        if let Some(models) = &self.command.models {
             // A repeated call is served by the model that it was served by.
             let held = allowed.hold.as_ref().and_then(|hold| hold.model.as_ref());
             let is_held = |model: &Name| held == Some(&self.catalog.models.canonical(model));
@@ -190,11 +198,12 @@ impl Service {
             return Ok(Chosen { index: 0, outcome, because: Vec::new() });
         }
         let mut refusals: Vec<Refusal> = Vec::new();
-        let (least, most) = (admissible.output_min, admissible.output_max);
-        let mut outputs: SmallVec<[u64; 2]> = smallvec![most, least];
-        outputs.dedup();
-        for output_min in outputs {
-            for index in 0..admissible.candidates.len() {
+        for whole in [true, false] {
+            for (index, candidate) in admissible.candidates.iter().enumerate() {
+                let (least, most) = (candidate.output_min, candidate.output_max);
+                if !whole && least == most {
+                    continue;
+                }
                 if attempts.len() == index {
                     let mark = attempts[0].take.draft.request.clone();
                     let mut attempt = context.attempt(admissible, index, mark.as_ref());
@@ -202,7 +211,8 @@ impl Service {
                     attempts.push(attempt);
                 }
                 let attempt = &mut attempts[index];
-                (attempt.take.ask.output_min, attempt.take.quiet) = (output_min, true);
+                attempt.take.ask.output_min = if whole { most } else { least };
+                attempt.take.quiet = true;
                 let refusal = match self.attempt(context, attempt).await? {
                     Outcome::Paused(refusal, _) => refusal,
                     Outcome::Taken(Taken::Refused { shortfalls, standings, .. }) => {

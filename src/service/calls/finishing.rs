@@ -77,6 +77,7 @@ impl Service {
                     let upstream = reported.upstream.as_ref();
                     let latency_ms = upstream.and_then(|upstream| upstream.latency_ms);
                     let status = upstream.and_then(|upstream| upstream.status);
+                    self.learn(tenant, &done.hold);
                     self.observe_settled(tenant, &done.hold, latency_ms, status).await;
                 }
                 ended

@@ -64,6 +64,7 @@ impl Service {
             limits: Vec::new(),
             warnings: Vec::new(),
             would_refuse: None,
+            auto_output: false,
             degraded: true,
             choice: None,
             hold: Some(hold),
@@ -93,6 +94,7 @@ impl Allowed {
             limits: Vec::new(),
             warnings: Vec::new(),
             would_refuse,
+            auto_output: false,
             degraded: false,
             choice: None,
         }

@@ -255,8 +255,9 @@ impl Service {
         let service = Arc::clone(self);
         let (stop, mut stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(async move {
-            let mut last = false;
+            let (mut last, mut second) = (false, 0u32);
             while !last {
+                second = second.wrapping_add(1);
                 tokio::select! {
                     _ = &mut stopped => last = true,
                     () = tokio::time::sleep(EVERY) => {}
@@ -266,6 +267,10 @@ impl Service {
                         error = &error as &dyn std::error::Error,
                         "refusals are not on record yet"
                     );
+                }
+                if let Err(error) = service.keep_outputs(second, last).await {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "lengths of answers are not on record yet");
                 }
             }
         });
@@ -281,7 +286,7 @@ impl Service {
     pub(in crate::service) async fn prune_tallies(&self, tenant: &Tenant) -> Result<(), ServiceError> {
         let today = tenant.catalog().settings.zone.local_day(tenant.now());
         while self.ledger.prune_tallies(tenant.number, today - KEPT_DAYS).await? {}
-        Ok(())
+        self.prune_outputs(tenant).await
     }
 }
 

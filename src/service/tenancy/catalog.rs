@@ -23,6 +23,7 @@ use crate::service::entitlement::plans::{
     Applies, Plan, PlanVersion, VersionRecord, VersionTerms, read_audience,
 };
 use crate::service::error::ServiceError;
+use crate::service::learning::Outputs;
 use crate::service::upstream::conditions::{Kept, Observed};
 
 /// All versions of records, newest first, by kind and id.
@@ -41,6 +42,8 @@ pub struct Tenant {
     deleted: AtomicBool,
     /// Its own limit on calls, on this node.
     ingress: Ingress,
+    /// How long its answers are.
+    pub(in crate::service) outputs: Outputs,
     /// There may be records of erased users: whoever is not on record may be
     /// one of them.
     has_erased: AtomicBool,
@@ -61,6 +64,7 @@ impl Tenant {
             suspended: AtomicBool::new(row.suspended),
             deleted: AtomicBool::new(false),
             ingress: Ingress::default(),
+            outputs: Outputs::default(),
             has_erased: AtomicBool::new(row.has_erased),
             wall,
             clock: TenantClock::new(row.clock),

@@ -14,8 +14,8 @@ use crate::domain::time::Millis;
 use crate::ledger::{
     Answer, AuditEntry, AuditQuery, Bucket, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery,
     Duplicate, DuplicatesQuery, Erasure, History, HistoryQuery, KeptPart, Ledger, LedgerError, Note, Org,
-    PoolCondition, Pruned, Pruning, Ranking, RankingQuery, Record, RecordKind, RefusalCount, StoredAccount,
-    Tally, TenantRow, Told, UsageRow, User, UserQuery, What, Written,
+    Output, PoolCondition, Pruned, Pruning, Ranking, RankingQuery, Record, RecordKind, RefusalCount,
+    StoredAccount, Tally, TenantRow, Told, UsageRow, User, UserQuery, What, Written,
 };
 
 /// One process's way to a store that several may share.
@@ -388,6 +388,26 @@ impl Ledger for FakeLedger {
     }
     fn ranking_part(&self, _: TenantRef, _: u128, _: u32) -> Answer<'_, Option<KeptPart>> {
         unreachable!("no test ranks")
+    }
+    fn outputs(&self, tenant: TenantRef, day: i32) -> Answer<'_, Vec<Output>> {
+        self.answer(|| {
+            let tallies = self.tallies.lock();
+            let all = tallies.iter().flat_map(|tally| &tally.outputs);
+            let mut told: Vec<Output> = Vec::new();
+            for (.., output) in all.filter(|(of, on, _)| *of == tenant && *on >= day) {
+                let known = told
+                    .iter_mut()
+                    .find(|known| (&known.feature, &known.model) == (&output.feature, &output.model));
+                match known {
+                    Some(known) => known.spread.merge(&output.spread),
+                    None => told.push(output.clone()),
+                }
+            }
+            Ok(told)
+        })
+    }
+    fn prune_outputs(&self, _: TenantRef, _: i32) -> Answer<'_, bool> {
+        unreachable!("no test prunes")
     }
     fn takes_writes(&self) -> Answer<'_, ()> {
         self.answer(|| Ok(()))

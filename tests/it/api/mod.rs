@@ -1,5 +1,6 @@
 //! What callers may rely on, endpoint by endpoint; cases from the field keep their figures.
 
+mod advice;
 pub mod authorization;
 mod batches;
 mod buckets;
@@ -27,6 +28,7 @@ mod numbers;
 mod odd;
 mod operators;
 mod orgs;
+mod outputs;
 mod overrides;
 mod paying;
 mod plans;

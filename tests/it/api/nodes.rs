@@ -14,7 +14,7 @@ use crate::harness::{Client, Events, Server, Tenant, row};
 
 /// A tenant of the first node, and a client of the second one. `None`: there are no servers for
 /// them here.
-async fn pair() -> Option<(Tenant, Client)> {
+pub async fn pair() -> Option<(Tenant, Client)> {
     static NODES: OnceLock<Option<[Server; 2]>> = OnceLock::new();
     let start = || {
         if !found_or_skipped("redis-server") || crate::harness::postgres::Postgres::shared().is_none() {

@@ -138,6 +138,8 @@ macro_rules! contract {
                 the_last_hundred_refusals_of_a_user_stay,
                 words_of_another_limiter_are_bounded_by_day,
                 old_counters_are_taken_out_bit_by_bit,
+                outputs_add_up_by_feature_and_model_and_old_days_go,
+                sums_of_outputs_end_where_whole_numbers_do,
             }
             history::{
                 a_history_is_exact_for_what_was_just_committed,

@@ -8,6 +8,6 @@ mod parallel;
 mod postgres;
 pub mod process;
 mod rights;
-mod soak;
+pub mod soak;
 mod stop;
 mod store;

@@ -148,7 +148,7 @@ async fn no_question_reads_a_whole_table_and_the_audit_is_not_changed() {
     // What is told when its session ends.
     let text = "SELECT string_agg(relname || ' ' || seq_scan, ', ' ORDER BY relname) FROM pg_stat_user_tables
                 WHERE seq_scan > 0 AND relname IN ('holds', 'accounts', 'usage', 'users', 'orgs', 'records',
-                    'audit', 'refusals', 'refused', 'comparisons', 'erasures', 'slots')";
+                    'audit', 'refusals', 'refused', 'comparisons', 'outputs', 'erasures', 'slots')";
     assert_eq!(database.psql(text), "");
     assert_ne!(database.psql("SELECT sum(idx_scan) FROM pg_stat_user_tables"), "0", "they were counted");
     for change in ["UPDATE audit SET target = ''", "DELETE FROM audit", "TRUNCATE audit"] {
@@ -205,6 +205,7 @@ async fn ask_everything(ledger: &PostgresLedger) {
     assert_eq!(ledger.history(TENANT, query).await.unwrap().made.len(), 10);
     ledger.refusals(TENANT, user("u_1"), 20_000..20_003).await.unwrap();
     ledger.comparisons(TENANT, 20_000..20_003).await.unwrap();
+    ledger.outputs(TENANT, 20_000).await.unwrap();
     ledger.prune_tallies(TENANT, 20_000).await.unwrap();
     let all = Pruning { now: at(i64::from(u32::MAX)), keep_ms: 0, rows: 10, every_ms: 0 };
     while ledger.prune_holds(all).await.unwrap() != Pruned::Nothing {}

@@ -1,4 +1,5 @@
 mod compare;
+mod degrade;
 mod identity;
 mod lint;
 mod overriding;

@@ -70,6 +70,10 @@ fn document() -> impl Strategy<Value = Value> {
     let cap = || prop::option::of(0..=1_000u64);
     (limits, cap(), cap(), 0..=1_000_000u32, any::<bool>(), "[A-Za-z0-9._:/-]{1,20}").prop_map(
         |(limits, input, output, weight, verified, id)| {
+            let degrade = (0..limits.len()).step_by(2).map(
+                |n| json!({ "limit": format!("limit_{n}"), "at": f64::from(weight.max(1)) / 1e6, "max_output_tokens": n }),
+            );
+            let degrade: Vec<Value> = degrade.collect();
             let limits =
                 limits.into_iter().enumerate().map(|(n, (mut limit, enforce, scope, models, features))| {
                     // Only users have a day on which their months begin.
@@ -88,6 +92,7 @@ fn document() -> impl Strategy<Value = Value> {
                 "cache_read_weight": f64::from(weight) / 1e6,
                 "per_call": { "max_input_tokens": input, "max_output_tokens": output },
                 "limits": limits.collect::<Vec<_>>(),
+                "degrade": degrade,
             })
         },
     )
@@ -138,7 +143,7 @@ fn anything() -> impl Strategy<Value = Value> {
                 "id", "name", "limits", "per_call", "kind", "bucket", "window", "slots", "rolling", "meter",
                 "requests", "limit", "capacity", "refill_per_minute", "period", "day", "month", "hours",
                 "days", "session_hours", "zone", "anchor", "user", "scope", "enforce", "models", "features",
-                "warn_at", "vendor_limit", "burst_share", "window_seconds", "margin", "max_input_tokens",
+                "warn_at", "degrade", "at", "vendor_limit", "burst_share", "window_seconds", "margin", "max_input_tokens",
                 "cache_read_weight", "aliases", "input", "*",
             ])
             .prop_map(str::to_owned),

@@ -5,7 +5,9 @@ use sqlx::{AssertSqlSafe, Row};
 
 use super::super::ended;
 use super::Dir;
-use crate::ledger::sql::{changes, doubts, erasing, history, pruning, read, records, tallies, users};
+use crate::ledger::sql::{
+    changes, doubts, erasing, history, outputs, pruning, read, records, tallies, users,
+};
 
 pub(super) async fn plan(dir: &Dir, query: &str) -> String {
     let text = format!("EXPLAIN QUERY PLAN {query}");
@@ -51,6 +53,7 @@ async fn no_query_reads_a_whole_table() {
         (tallies::COMPARED, &["comparisons USING PRIMARY KEY (tenant=? AND day>? AND day<?)"]),
         (tallies::PRUNE_REFUSALS, &["refusals USING PRIMARY KEY (tenant=? AND day<?)"]),
         (tallies::PRUNE_COMPARISONS, &["comparisons USING PRIMARY KEY (tenant=? AND day<?)"]),
+        (outputs::PRUNE_OUTPUTS, &["outputs USING PRIMARY KEY (tenant=? AND day<?)"]),
         (doubts::DOUBTFUL, &["holds_open_by_time (tenant=? AND doubtful_from>? AND doubtful_from<?)"]),
         (doubts::DOUBTFUL_OF_USER, &["holds_open_by_user (tenant=? AND user_id=?)"]),
         (pruning::END, &["COVERING INDEX sqlite_autoindex_holds_1 (id>? AND id<?)"]),

@@ -126,7 +126,7 @@ pub async fn refusals_count_for_users_and_the_present_plan_is_told(room: impl Ro
     };
     let tally = Tally {
         refused: vec![refused(Some("u_1"), 2), refused(Some("u_2"), 7), refused(None, 1)],
-        compared: Vec::new(),
+        ..Tally::default()
     };
     ledger.add_tally(Arc::new(tally)).await.unwrap();
     let ranking = ledger.ranking(TENANT, asked(Group::User, Figure::Refusals), 10).await.unwrap();

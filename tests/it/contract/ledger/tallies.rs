@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use apportion::domain::charge::TenantRef;
+use apportion::domain::spread::{Counted, Spread};
 use apportion::domain::time::Millis;
 use apportion::ledger::{
-    Comparison, Edge, History, HistoryQuery, Ledger, RefusalCount, RefusedCall, RefusedUser, Tally,
+    Comparison, Edge, History, HistoryQuery, Ledger, Output, RefusalCount, RefusedCall, RefusedUser, Tally,
 };
 
 use super::Room;
@@ -31,7 +32,7 @@ pub(super) fn refused(
 }
 
 pub(super) async fn add(ledger: &dyn Ledger, refused: Vec<RefusedUser>) {
-    ledger.add_tally(Arc::new(Tally { refused, compared: Vec::new() })).await.unwrap();
+    ledger.add_tally(Arc::new(Tally { refused, ..Tally::default() })).await.unwrap();
 }
 
 /// Day, code and count of a user.
@@ -95,7 +96,7 @@ pub async fn words_of_another_limiter_are_bounded_by_day(room: impl Room) {
     let compare = async |day, words: std::ops::Range<u32>| {
         let row = |n| Comparison { day, ours: "allow".into(), theirs: format!("w{n}").into(), checks: 2 };
         let compared = words.map(|n| (TENANT, row(n))).collect();
-        ledger.add_tally(Arc::new(Tally { refused: Vec::new(), compared })).await.unwrap();
+        ledger.add_tally(Arc::new(Tally { compared, ..Tally::default() })).await.unwrap();
     };
     compare(100, 0..40).await;
     compare(100, 0..100).await;
@@ -127,4 +128,57 @@ pub async fn old_counters_are_taken_out_bit_by_bit(room: impl Room) {
     assert_eq!(counts(&*ledger, TENANT, "u_24_99").await, [(101, CODE.to_owned(), 1)]);
     assert_eq!(counts(&*ledger, OTHER, "u_0_0").await.len(), 1);
     assert_eq!(history(&*ledger, TENANT, "u_0_0", 10).await.refused.len(), 1);
+}
+
+/// Calls of a feature by a model, by reservation and use.
+fn output(feature: &str, model: &str, calls: &[(u64, u64)]) -> Output {
+    let mut spread = Spread::default();
+    calls.iter().for_each(|(reserved, used)| spread.note(*reserved, *used));
+    Output { feature: feature.into(), model: model.into(), spread }
+}
+
+async fn add_outputs(ledger: &dyn Ledger, outputs: Vec<(TenantRef, i32, Output)>) {
+    ledger.add_tally(Arc::new(Tally { outputs, ..Tally::default() })).await.unwrap();
+}
+
+pub async fn outputs_add_up_by_feature_and_model_and_old_days_go(room: impl Room) {
+    let ledger = room.open().await;
+    let chat = |calls: &[(u64, u64)]| output("chat", "opus", calls);
+    add_outputs(
+        &*ledger,
+        vec![
+            (TENANT, 99, chat(&[(512, 7)])),
+            (TENANT, 100, chat(&[(512, 40), (512, 512)])),
+            (TENANT, 100, chat(&[(600, 41)])),
+            (TENANT, 100, output("chat", "", &[(1, 2)])),
+            (OTHER, 100, chat(&[(9, 1)])),
+        ],
+    )
+    .await;
+    add_outputs(&*ledger, vec![(TENANT, 101, chat(&[(512, 40)])), (TENANT, 101, output("", "", &[(1, 0)]))])
+        .await;
+    ledger.close().await;
+    let ledger = room.open().await;
+    let told = ledger.outputs(TENANT, 100).await.unwrap();
+    let all = chat(&[(512, 40), (512, 512), (600, 41), (512, 40)]);
+    assert_eq!(told, [output("", "", &[(1, 0)]), output("chat", "", &[(1, 2)]), all]);
+    assert_eq!(ledger.outputs(OTHER, 0).await.unwrap(), [chat(&[(9, 1)])]);
+    assert_eq!(ledger.outputs(TENANT, 102).await.unwrap(), []);
+    while ledger.prune_outputs(TENANT, 101).await.unwrap() {}
+    let kept = [output("", "", &[(1, 0)]), chat(&[(512, 40)])];
+    assert_eq!(ledger.outputs(TENANT, 0).await.unwrap(), kept);
+    assert_eq!(ledger.outputs(OTHER, 0).await.unwrap().len(), 1);
+}
+
+pub async fn sums_of_outputs_end_where_whole_numbers_do(room: impl Room) {
+    let ledger = room.open().await;
+    let most = Counted { count: u64::MAX, cut: 1, reserved: u64::MAX, used: 1 << 53, most: u64::MAX };
+    let mut spread = Spread::default();
+    spread.add(300, most);
+    for day in [100, 100, 101] {
+        let output = Output { feature: "chat".into(), model: "*".into(), spread: spread.clone() };
+        add_outputs(&*ledger, vec![(TENANT, day, output)]).await;
+    }
+    let told = ledger.outputs(TENANT, 100).await.unwrap();
+    assert!(told[0].spread.count() < 1 << 53 && told[0].spread.total().cut == 3, "{told:?}");
 }

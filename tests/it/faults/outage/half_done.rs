@@ -15,8 +15,8 @@ use apportion::engine::{
 use apportion::ledger::{Durability, SqliteLedger};
 use apportion::service::tenancy::clock::WallClock;
 use apportion::service::{
-    Allowed, CheckCommand, CheckReply, FinishReply, Journal, Outage, Registry, RegistryOptions, Service,
-    SettleCommand, SettleUsage, Tenant,
+    Allowed, CheckCommand, CheckReply, FinishReply, Journal, MaxOutput, Outage, Registry, RegistryOptions,
+    Service, SettleCommand, SettleUsage, Tenant,
 };
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -157,7 +157,7 @@ impl Stage {
             feature: None,
             bulk: false,
             input_tokens: 100,
-            max_output_tokens: Some(10),
+            max_output: MaxOutput::Tokens(10),
             min_output_tokens: None,
             lease_seconds: None,
             wait_ms: 0,

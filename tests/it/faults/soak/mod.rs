@@ -6,7 +6,7 @@
 
 mod books;
 mod harm;
-mod traffic;
+pub mod traffic;
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};

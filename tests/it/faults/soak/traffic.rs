@@ -28,12 +28,14 @@ pub fn trace() -> (String, Vec<Arrival>) {
     for (file, model) in recorded {
         read(&Path::new(&folder).join(file), model, &mut calls);
     }
-    let mut from = folder;
-    if calls.is_empty() {
-        from = "tests/data/trace.csv".into();
-        read(Path::new(&from), "conv", &mut calls);
-    }
     calls.sort_by_key(|call| call.at);
+    if calls.is_empty() { made_up() } else { (folder, calls) }
+}
+
+/// A small trace of the same form.
+pub fn made_up() -> (String, Vec<Arrival>) {
+    let (from, mut calls) = ("tests/data/trace.csv".to_owned(), Vec::new());
+    read(Path::new(&from), "conv", &mut calls);
     (from, calls)
 }
 
