@@ -28,7 +28,7 @@ use super::{check, feedback, health, holds, problem, quota, usage};
         plans::all, plans::get, plans::put, plans::versions,
         users::all, users::get, users::put, users::erase, users::change_plan, users::put_overrides, users::grant,
         orgs::get, orgs::put, orgs::quota, orgs::put_overrides, orgs::grant,
-        records::user_ledger, records::audit, records::decisions, consumers::consumers, consumers::duplicates,
+        records::user_ledger, records::audit, records::decisions, records::features, consumers::consumers, consumers::duplicates,
         outputs::all,
         doubts::all, doubts::resolve, doubts::resolve_all,
         pools::all, pools::get, pools::put, pools::open,

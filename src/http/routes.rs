@@ -87,6 +87,7 @@ pub static ROUTES: &[Route] = &[
     route!(GET "/v1/admin/users/{user}/ledger", READ, records::user_ledger),
     route!(GET "/v1/admin/audit", READ, records::audit),
     route!(GET "/v1/admin/consumers", READ, consumers::consumers),
+    route!(GET "/v1/admin/features", READ, records::features),
     route!(GET "/v1/admin/duplicates", READ, consumers::duplicates),
     route!(GET "/v1/admin/decisions", READ, records::decisions),
     route!(GET "/v1/admin/outputs", READ, outputs::all),

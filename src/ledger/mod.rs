@@ -5,6 +5,7 @@ mod doubt;
 mod duplicates;
 mod encoding;
 mod history;
+mod minutes;
 mod postgres;
 mod ranking;
 mod rights;
@@ -16,13 +17,14 @@ pub use changes::{Bucket, Changed, Changes, Told, What};
 pub use doubt::{DoubtFilter, DoubtKey, DoubtPage, DoubtQuery};
 pub use duplicates::{Duplicate, DuplicatesQuery, Signal};
 pub use history::{AuditEntry, AuditQuery, Edge, History, HistoryQuery};
+pub use minutes::{MinuteRow, MinutesQuery};
 pub use postgres::{PostgresLedger, look_at_postgres};
 pub use ranking::{Figure, Group, KeptPart, PART_ROWS, Ranked, Ranking, RankingQuery, Sums};
 pub use rights::{Granting, Month, Move, Overridden, Rights};
 pub use sqlite::{Durability, Inspection, SqliteLedger, inspect};
 pub use tallies::{
-    Comparison, OTHER, OTHERS, Output, RECENT_MAX, RefusalCount, RefusedCall, RefusedUser, THEIRS_MAX, Tally,
-    Word,
+    Comparison, OTHER, OTHERS, Output, RECENT_MAX, RefusalCount, RefusedCall, RefusedMinute, RefusedUser,
+    THEIRS_MAX, Tally, Word,
 };
 
 use std::ops::Range;
@@ -395,6 +397,10 @@ pub trait Ledger: Send + Sync + 'static {
     /// process may ask; one at a time is at it, and each goes on where the walk
     /// was. A commit may have to wait for one step.
     fn prune_holds(&self, asked: Pruning) -> Answer<'_, Pruned>;
+    /// What features used, by minute and feature, ascending.
+    fn minutes(&self, tenant: TenantRef, query: MinutesQuery) -> Answer<'_, Vec<MinuteRow>>;
+    /// Takes out some of what is older than `minute`. `false`: there is no more.
+    fn prune_minutes(&self, tenant: TenantRef, minute: i64) -> Answer<'_, bool>;
     /// Values of a signal that more than one user has, ascending. Erased users have none.
     fn duplicates(&self, tenant: TenantRef, query: DuplicatesQuery) -> Answer<'_, Vec<Duplicate>>;
     /// Who used most: the first `limit` rows.

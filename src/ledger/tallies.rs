@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::LedgerError;
 use crate::domain::charge::TenantRef;
-use crate::domain::ids::UserId;
+use crate::domain::ids::{Label, UserId};
 use crate::domain::spread::Spread;
 use crate::domain::time::Millis;
 
@@ -29,6 +29,7 @@ pub struct Tally {
     pub compared: Vec<(TenantRef, Comparison)>,
     /// By local day.
     pub outputs: Vec<(TenantRef, i32, Output)>,
+    pub minutes: Vec<RefusedMinute>,
 }
 
 /// How long the answers of one feature by one model were.
@@ -61,6 +62,16 @@ pub struct RefusedUser {
     pub counts: Vec<RefusalCount>,
     /// The newest ones, oldest first.
     pub recent: Vec<RefusedCall>,
+}
+
+/// Refusals of calls of one feature in a minute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusedMinute {
+    pub tenant: TenantRef,
+    /// Minutes since 1970.
+    pub minute: i64,
+    pub feature: Option<Label>,
+    pub count: u64,
 }
 
 /// How many refusals of one code a local day has seen.

@@ -7,19 +7,22 @@ use serde_json::{Value, json};
 
 use super::date;
 use crate::domain::hold::Stage;
+use crate::domain::ids::Label;
 use crate::domain::time::Millis;
 use crate::http::call::Call;
 use crate::http::page::{Key, MAX_PAGE, Page, list, list_with};
 use crate::http::reply::Answer;
-use crate::http::schema::{AuditList, DecisionList, UserLedgerReply};
+use crate::http::schema::{AuditList, DecisionList, FeatureList, UserLedgerReply};
 use crate::http::span::Span;
 use crate::http::views::AmountsView;
-use crate::ledger::{AuditEntry, AuditQuery, Comparison, RefusalCount};
+use crate::ledger::{AuditEntry, AuditQuery, Comparison, MinuteRow, MinutesQuery, RefusalCount};
 use crate::service::telling::records::{Event, HistoryPage, Kind, Place, What};
 
 const PAGE: u32 = 50;
 /// Days of which a reply counts refusals.
 const COUNTED_DAYS: i32 = 31;
+/// Minutes that are shown when no span is given.
+const USUAL_MINUTES: i64 = 60;
 /// Days of which decisions are compared at once.
 const COMPARED_DAYS: i32 = 93;
 
@@ -180,6 +183,75 @@ pub async fn decisions(call: Call) -> Answer {
 
 fn decision_view(row: &Comparison) -> Value {
     json!({"day": date(row.day), "ours": row.ours, "theirs": &*row.theirs, "checks": row.checks})
+}
+
+/// Lists what features used, minute by minute.
+#[utoipa::path(
+    get, path = "/v1/admin/features", operation_id = "list_features", tag = "admin",
+    params(
+        ("from" = Option<String>, Query,
+         description = "A date in the tenant's zone or an instant, whose minute counts whole; default: an hour before `to`"),
+        ("to" = Option<String>, Query, description = "The same, not included; default: the end of this minute"),
+        ("limit" = Option<u32>, Query, description = "Most rows of a page, 1-500, default 500"),
+        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before"),
+    ),
+    responses((status = 200, description = "A page of minutes", body = FeatureList)),
+    security(("bearer" = ["admin:read"])),
+)]
+pub async fn features(call: Call) -> Answer {
+    let tenant = call.tenant()?;
+    let zone = tenant.catalog().settings.zone.clone();
+    let this = minute_of(tenant.now());
+    let query = call.query(|parameters| {
+        let page = Page::<OfMinute>::read(parameters, MAX_PAGE);
+        let span = Span::read(parameters, &zone);
+        let end = span.to.map_or(this + 1, |to| minute_of(to.at.plus_ms(-1)) + 1);
+        let start = span.from.map_or(end - USUAL_MINUTES, |from| minute_of(from.at));
+        let after = page.after.map(|OfMinute(minute, feature)| (minute, feature));
+        // One more, to tell whether there are any.
+        Some(MinutesQuery { minutes: start.min(end)..end, after, limit: page.limit + 1 })
+    })?;
+    let limit = query.limit as usize - 1;
+    let mut rows = call.service().features(tenant, query).await?;
+    let more = rows.len() > limit;
+    rows.truncate(limit);
+    let feature = |row: &MinuteRow| row.feature.as_ref().map(ToString::to_string).unwrap_or_default();
+    let last = rows.last().filter(|_| more).map(|row| OfMinute(row.minute, feature(row)));
+    Ok(list(rows.iter().map(feature_view).collect(), last))
+}
+
+fn minute_of(at: Millis) -> i64 {
+    at.0.div_euclid(60_000)
+}
+
+fn feature_view(row: &MinuteRow) -> Value {
+    json!({
+        "at": Millis(row.minute * 60_000),
+        "feature": row.feature.as_ref().map(Label::as_str),
+        "requests": row.amounts.requests,
+        "input_tokens": row.amounts.input_tokens,
+        "output_tokens": row.amounts.output_tokens,
+        "total_tokens": row.amounts.total_tokens,
+        "credits": row.amounts.credits,
+        "refusals": row.refusals,
+    })
+}
+
+/// A minute and a feature, empty for none.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct OfMinute(i64, String);
+
+impl Key for OfMinute {
+    const LIST: &'static str = "features";
+
+    fn read(text: &str) -> Option<Self> {
+        let (minute, feature) = text.split_once('.')?;
+        Some(Self(minute.parse().ok()?, feature.to_owned()))
+    }
+
+    fn write(&self) -> String {
+        format!("{}.{}", self.0, self.1)
+    }
 }
 
 /// The place of a row of decisions.

@@ -96,6 +96,33 @@ pub struct DecisionList {
     pub next_cursor: Option<String>,
 }
 
+/// What one feature's calls of a minute came to.
+#[derive(ToSchema)]
+pub struct FeatureRow {
+    /// The minute's first instant.
+    #[schema(format = DateTime, example = "2026-11-30T09:41:00.000Z")]
+    pub at: String,
+    /// Null: calls that named none.
+    #[schema(example = "chat")]
+    pub feature: Option<String>,
+    /// Admitted in this minute and settled by now.
+    pub requests: u64,
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+    pub total_tokens: u64,
+    /// In millionths.
+    pub credits: u64,
+    /// Refused in this minute.
+    pub refusals: u64,
+}
+
+#[derive(ToSchema)]
+pub struct FeatureList {
+    /// Ascending by minute, then feature.
+    pub data: Vec<FeatureRow>,
+    pub next_cursor: Option<String>,
+}
+
 /// Users who have a device or an address in common, as their product told it.
 #[derive(ToSchema)]
 pub struct DuplicateRow {

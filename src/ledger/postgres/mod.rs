@@ -23,14 +23,14 @@ use super::sql::batch::Batch;
 use super::sql::doubts::Walk;
 use super::sql::read::{self, Query};
 use super::sql::{
-    Failure, audit, changes, commit, conditions, deleting, duplicates, erasing, history, orgs, outputs,
-    pruning, rankings, records, slots, tallies, users,
+    Failure, audit, changes, commit, conditions, deleting, duplicates, erasing, history, minutes, orgs,
+    outputs, pruning, rankings, records, slots, tallies, users,
 };
 use super::{
     Answer, AuditEntry, AuditQuery, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery, Duplicate,
-    DuplicatesQuery, Erasure, History, HistoryQuery, KeptPart, Ledger, LedgerError, Note, Org, Output,
-    PoolCondition, Pruned, Pruning, Ranking, RankingQuery, Record, RecordKind, RefusalCount, StoredAccount,
-    Tally, TenantRow, UsageRow, User, UserQuery, Written,
+    DuplicatesQuery, Erasure, History, HistoryQuery, KeptPart, Ledger, LedgerError, MinuteRow, MinutesQuery,
+    Note, Org, Output, PoolCondition, Pruned, Pruning, Ranking, RankingQuery, Record, RecordKind,
+    RefusalCount, StoredAccount, Tally, TenantRow, UsageRow, User, UserQuery, Written,
 };
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
@@ -432,6 +432,15 @@ impl Ledger for PostgresLedger {
             }
         }
         .boxed()
+    }
+
+    fn minutes(&self, tenant: TenantRef, query: MinutesQuery) -> Answer<'_, Vec<MinuteRow>> {
+        let query = Query::Minutes { tenant, query };
+        async move { self.rows(query, |rows| rows.iter().map(minutes::row).collect()).await }.boxed()
+    }
+
+    fn prune_minutes(&self, tenant: TenantRef, minute: i64) -> Answer<'_, bool> {
+        write!(self, |c| minutes::prune(c, tenant, minute))
     }
 
     fn duplicates(&self, tenant: TenantRef, query: DuplicatesQuery) -> Answer<'_, Vec<Duplicate>> {

@@ -1,5 +1,5 @@
 //! Changes as rows: only the last state of every hold and account, and one sum
-//! for every group of usage.
+//! for every group of usage and every minute of a feature.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,6 +23,7 @@ pub struct Batch {
     pub holds: BTreeMap<[u8; 16], Arc<HoldRow>>,
     pub accounts: BTreeMap<AccountRow, Blob>,
     pub usage: BTreeMap<UsageKey, Totals>,
+    pub minutes: BTreeMap<MinuteKey, Totals>,
     /// Users who come on record with their first hold. They are not journaled
     /// but written at once: each comes once.
     #[serde(skip)]
@@ -72,11 +73,28 @@ pub struct UsageKey {
     pub feature: Arc<str>,
 }
 
+/// A minute's use by one feature; minutes since 1970.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct MinuteKey {
+    pub tenant: u32,
+    pub minute: i64,
+    pub feature: Arc<str>,
+}
+
 /// Requests, input, output, total tokens, credits.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals(pub [i64; 5]);
 
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
+/// Without minutes.
+const FORMAT_OF_DAYS: u8 = 1;
+
+#[derive(Deserialize)]
+struct BatchOfDays {
+    holds: BTreeMap<[u8; 16], Arc<HoldRow>>,
+    accounts: BTreeMap<AccountRow, Blob>,
+    usage: BTreeMap<UsageKey, Totals>,
+}
 
 impl Batch {
     /// Packs the batch for the journal.
@@ -89,9 +107,14 @@ impl Batch {
 
     /// Reads what [`encode`](Self::encode) wrote.
     pub fn decode(bytes: &[u8]) -> Result<Self, LedgerError> {
+        let unreadable = |error| LedgerError::Corrupt(format!("a row of the journal: {error}"));
         match bytes.split_first() {
-            Some((&FORMAT, fields)) => postcard::from_bytes(fields)
-                .map_err(|error| LedgerError::Corrupt(format!("a row of the journal: {error}"))),
+            Some((&FORMAT, fields)) => postcard::from_bytes(fields).map_err(unreadable),
+            Some((&FORMAT_OF_DAYS, fields)) => {
+                let BatchOfDays { holds, accounts, usage } =
+                    postcard::from_bytes(fields).map_err(unreadable)?;
+                Ok(Self { holds, accounts, usage, ..Self::default() })
+            }
             _ => Err(LedgerError::Corrupt("a row of the journal in an unknown form".into())),
         }
     }
@@ -118,7 +141,9 @@ impl Batch {
                     batch.users.entry((hold.tenant.0, hold.user.shared())).or_insert(new);
                 }
                 if let Some(delta) = &change.usage {
-                    batch.usage.entry(UsageKey::of(hold, delta)).or_default().add(Totals::of(delta));
+                    let totals = Totals::of(delta);
+                    batch.usage.entry(UsageKey::of(hold, delta)).or_default().add(totals);
+                    batch.minutes.entry(MinuteKey::of(hold)).or_default().add(totals);
                 }
             }
             for hold in &change.moved {
@@ -171,6 +196,14 @@ impl UsageKey {
     }
 }
 
+impl MinuteKey {
+    /// Of the admission.
+    fn of(hold: &Hold) -> Self {
+        let feature = hold.feature.as_ref().map(|feature| feature.shared()).unwrap_or_default();
+        Self { tenant: hold.tenant.0, minute: hold.created_at.0.div_euclid(60_000), feature }
+    }
+}
+
 impl Totals {
     fn of(delta: &UsageDelta) -> Self {
         let figures =
@@ -204,5 +237,31 @@ impl Serialize for Blob {
 impl<'de> Deserialize<'de> for Blob {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         <&[u8]>::deserialize(deserializer).map(|bytes| Self(bytes.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_the_journal_from_before_there_were_minutes_are_read() {
+        let key = UsageKey {
+            tenant: 1,
+            day: 2,
+            user: "u".into(),
+            model: "".into(),
+            org: "".into(),
+            plan: "free".into(),
+            feature: "".into(),
+        };
+        let usage = BTreeMap::from([(key, Totals([1, 2, 3, 5, 0]))]);
+        let (holds, accounts) =
+            (BTreeMap::<[u8; 16], Arc<HoldRow>>::new(), BTreeMap::<AccountRow, Blob>::new());
+        let before = postcard::to_extend(&(holds, accounts, &usage), vec![FORMAT_OF_DAYS]).unwrap();
+        let batch = Batch::decode(&before).unwrap();
+        assert_eq!(batch.usage, usage);
+        assert!(batch.minutes.is_empty());
+        assert_eq!(Batch::decode(&batch.encode().unwrap()).unwrap().usage, usage);
     }
 }

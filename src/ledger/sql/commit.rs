@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Kind::{Bytes, Int, Text};
-use super::batch::{AccountRow, Batch, Blob, HoldRow, NewUsers, Totals, UsageKey};
+use super::batch::{AccountRow, Batch, Blob, HoldRow, MinuteKey, NewUsers, Totals, UsageKey};
 use super::{Failure, ManyRows, Sql, audit, values};
 
 static HOLDS: ManyRows = ManyRows::new(
@@ -31,10 +31,12 @@ static ACCOUNTS: ManyRows = ManyRows::new(
 /// Both figures are within +-(2^53 - 1), so the sum cannot overflow before it
 /// is cut.
 macro_rules! sum {
-    ($figure:literal) => {
+    ($table:literal, $figure:literal) => {
         concat!(
             $figure,
-            " = greatest(-9007199254740991, least(9007199254740991, usage.",
+            " = greatest(-9007199254740991, least(9007199254740991, ",
+            $table,
+            ".",
             $figure,
             " + excluded.",
             $figure,
@@ -61,15 +63,41 @@ static USAGE: ManyRows = ManyRows::new(
     ],
     concat!(
         "ON CONFLICT (tenant, day, user_id, model, org, plan, feature) DO UPDATE SET ",
-        sum!("requests"),
+        sum!("usage", "requests"),
         ", ",
-        sum!("input_tokens"),
+        sum!("usage", "input_tokens"),
         ", ",
-        sum!("output_tokens"),
+        sum!("usage", "output_tokens"),
         ", ",
-        sum!("total_tokens"),
+        sum!("usage", "total_tokens"),
         ", ",
-        sum!("credits")
+        sum!("usage", "credits")
+    ),
+);
+
+static MINUTES: ManyRows = ManyRows::new(
+    "minutes",
+    &[
+        ("tenant", Int),
+        ("minute", Int),
+        ("feature", Text),
+        ("requests", Int),
+        ("input_tokens", Int),
+        ("output_tokens", Int),
+        ("total_tokens", Int),
+        ("credits", Int),
+    ],
+    concat!(
+        "ON CONFLICT (tenant, minute, feature) DO UPDATE SET ",
+        sum!("minutes", "requests"),
+        ", ",
+        sum!("minutes", "input_tokens"),
+        ", ",
+        sum!("minutes", "output_tokens"),
+        ", ",
+        sum!("minutes", "total_tokens"),
+        ", ",
+        sum!("minutes", "credits")
     ),
 );
 
@@ -142,6 +170,15 @@ pub async fn write_usage(connection: &mut impl Sql, usage: &[(UsageKey, Totals)]
     connection.write_rows(&USAGE, values.collect()).await
 }
 
+pub async fn write_minutes(connection: &mut impl Sql, minutes: &[(MinuteKey, Totals)]) -> sqlx::Result<()> {
+    let values = minutes.iter().flat_map(|(key, totals)| {
+        let MinuteKey { tenant, minute, feature } = key.clone();
+        let [requests, input, output, total, credits] = totals.0;
+        values![tenant, minute, feature, requests, input, output, total, credits]
+    });
+    connection.write_rows(&MINUTES, values.collect()).await
+}
+
 pub async fn write_users(connection: &mut impl Sql, users: &NewUsers) -> Result<(), Failure> {
     if users.is_empty() {
         return Ok(());
@@ -177,5 +214,7 @@ pub async fn write_batch(connection: &mut impl Sql, batch: &Batch) -> sqlx::Resu
     for (key, _) in &gone {
         remove_account(connection, key).await?;
     }
-    write_usage(connection, &usage).await
+    write_usage(connection, &usage).await?;
+    let minutes: Vec<_> = batch.minutes.iter().map(|(key, totals)| (key.clone(), *totals)).collect();
+    write_minutes(connection, &minutes).await
 }

@@ -15,6 +15,7 @@ pub(super) mod duplicates;
 pub(super) mod erasing;
 pub(super) mod history;
 mod many;
+pub(super) mod minutes;
 pub(super) mod orgs;
 pub(super) mod outputs;
 pub(super) mod pruning;

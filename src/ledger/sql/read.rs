@@ -9,13 +9,14 @@ use crate::domain::plan::Scope;
 use crate::domain::time::Millis;
 use crate::ledger::encoding::unpack_hold;
 use crate::ledger::{
-    DoubtKey, DuplicatesQuery, HistoryQuery, LedgerError, RankingQuery, StoredAccount, UsageRow,
+    DoubtKey, DuplicatesQuery, HistoryQuery, LedgerError, MinutesQuery, RankingQuery, StoredAccount, UsageRow,
 };
 
 use super::batch::stored_digest;
 use super::doubts::{DOUBTFUL, DOUBTFUL_OF_USER};
 use super::duplicates;
 use super::history;
+use super::minutes;
 use super::rankings;
 use super::value::Bind;
 use super::{Columns, Failure, Sql, Value, get, values};
@@ -30,6 +31,7 @@ pub enum Query {
     Usage { tenant: TenantRef, from: i32, to: i32 },
     History { tenant: TenantRef, query: HistoryQuery },
     Duplicates { tenant: TenantRef, query: DuplicatesQuery },
+    Minutes { tenant: TenantRef, query: MinutesQuery },
     Ranking { tenant: TenantRef, query: RankingQuery, limit: u32 },
 }
 
@@ -64,6 +66,7 @@ impl Query {
             Self::Usage { tenant, from, to } => (USAGE, values![tenant.0, *from, *to]),
             Self::History { tenant, query } => (C::HISTORY, history::parameters(*tenant, query)),
             Self::Duplicates { tenant, query } => duplicates::statement::<C>(*tenant, query),
+            Self::Minutes { tenant, query } => minutes::statement(*tenant, query),
             Self::Ranking { tenant, query, limit } => rankings::statement(*tenant, query, *limit),
         }
     }

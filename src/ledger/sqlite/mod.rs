@@ -35,14 +35,14 @@ use super::encoding::unpack_hold;
 use super::sql::batch::Batch;
 use super::sql::read::{self, Query};
 use super::sql::{
-    Failure, audit, changes, conditions, deleting, duplicates, erasing, history, orgs, outputs, rankings,
-    records, slots, tallies, users,
+    Failure, audit, changes, conditions, deleting, duplicates, erasing, history, minutes, orgs, outputs,
+    rankings, records, slots, tallies, users,
 };
 use super::{
     Answer, AuditEntry, AuditQuery, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery, Duplicate,
-    DuplicatesQuery, Erasure, History, HistoryQuery, KeptPart, Ledger, LedgerError, Note, Org, Output,
-    PoolCondition, Pruned, Pruning, Ranking, RankingQuery, Record, RecordKind, RefusalCount, StoredAccount,
-    Tally, TenantRow, UsageRow, User, UserQuery, Written,
+    DuplicatesQuery, Erasure, History, HistoryQuery, KeptPart, Ledger, LedgerError, MinuteRow, MinutesQuery,
+    Note, Org, Output, PoolCondition, Pruned, Pruning, Ranking, RankingQuery, Record, RecordKind,
+    RefusalCount, StoredAccount, Tally, TenantRow, UsageRow, User, UserQuery, Written,
 };
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
@@ -416,6 +416,19 @@ impl Ledger for SqliteLedger {
 
     fn prune_holds(&self, asked: Pruning) -> Answer<'_, Pruned> {
         self.prune(asked).boxed()
+    }
+
+    fn minutes(&self, tenant: TenantRef, query: MinutesQuery) -> Answer<'_, Vec<MinuteRow>> {
+        async move {
+            let query = Query::Minutes { tenant, query };
+            let rows = self.whole_rows(|tail| !tail.is_empty(), &query).await?;
+            rows.iter().map(minutes::row).collect()
+        }
+        .boxed()
+    }
+
+    fn prune_minutes(&self, tenant: TenantRef, minute: i64) -> Answer<'_, bool> {
+        self.write_beside(move |c| minutes::prune(c, tenant, minute).boxed()).boxed()
     }
 
     fn duplicates(&self, tenant: TenantRef, query: DuplicatesQuery) -> Answer<'_, Vec<Duplicate>> {

@@ -15,9 +15,10 @@ use ahash::RandomState;
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::plan::Scope;
 use crate::domain::time::Millis;
-use crate::ledger::sql::batch::{AccountRow, Batch, Blob, HoldRow, Totals, UsageKey};
+use crate::ledger::sql::batch::{AccountRow, Batch, Blob, HoldRow, MinuteKey, Totals, UsageKey};
 
 type Usage = BTreeMap<UsageKey, Totals>;
+type Minutes = BTreeMap<MinuteKey, Totals>;
 
 /// The journal's rows that this process knows, in two layers: what is being
 /// written to the tables, and what came since.
@@ -44,6 +45,7 @@ struct Layer {
     earliest_doubt: Option<i64>,
     /// By row of the journal, so that none is added twice or never.
     usage: Vec<(i64, Usage)>,
+    minutes: Vec<(i64, Minutes)>,
 }
 
 /// A layer to which nothing comes any more.
@@ -68,6 +70,7 @@ impl Layer {
         self.accounts.extend(batch.accounts);
         if !batch.usage.is_empty() {
             self.usage.push((row, batch.usage));
+            self.minutes.push((row, batch.minutes));
         }
     }
 
@@ -114,6 +117,22 @@ impl Frozen {
             }
         }
         sums
+    }
+}
+
+impl Frozen {
+    /// The sums of the rows of the journal that count.
+    pub fn minutes(&self, counts: impl Fn(i64) -> bool) -> Vec<(MinuteKey, Totals)> {
+        let mut sums = Minutes::new();
+        for (_, minutes) in self.layer.minutes.iter().filter(|(row, _)| counts(*row)) {
+            for (key, totals) in minutes {
+                match sums.get_mut(key) {
+                    Some(sum) => sum.add(*totals),
+                    None => _ = sums.insert(key.clone(), *totals),
+                }
+            }
+        }
+        sums.into_iter().collect()
     }
 }
 

@@ -8,8 +8,8 @@ use sqlx::sqlite::SqliteConnection;
 use super::commit::{self, Mark};
 use super::tail::Frozen;
 use crate::ledger::LedgerError;
-use crate::ledger::sql::batch::{AccountRow, Batch, Blob, HoldRow, Totals, UsageKey};
-use crate::ledger::sql::commit::{write_accounts, write_holds, write_usage};
+use crate::ledger::sql::batch::{AccountRow, Batch, Blob, HoldRow, MinuteKey, Totals, UsageKey};
+use crate::ledger::sql::commit::{write_accounts, write_holds, write_minutes, write_usage};
 use crate::ledger::sql::{Failure, get};
 
 /// What is to be written, in the order of the tables' keys: holds, then
@@ -19,6 +19,9 @@ pub(super) struct Writing {
     holds: Vec<([u8; 16], Arc<HoldRow>)>,
     accounts: Vec<(AccountRow, Blob)>,
     usage: Vec<(UsageKey, Totals)>,
+    /// Few; they come with the last portion, which takes their rows out of the
+    /// journal: so they are added once.
+    minutes: Vec<(MinuteKey, Totals)>,
     /// Holds and accounts that are written. How much of the usage is, tells the
     /// mark in the journal.
     pub done: usize,
@@ -37,15 +40,20 @@ impl Writing {
     /// `there`: the rows of the journal that are not in the tables. Usage of
     /// others is added already.
     pub fn of(frozen: &Frozen, there: &HashSet<i64>) -> Self {
-        Self::counting(frozen, |row, _| there.contains(&row))
+        Self::counting(frozen, |row| there.contains(&row), |row, _| there.contains(&row))
     }
 
-    fn counting(frozen: &Frozen, counts: impl Fn(i64, &UsageKey) -> bool) -> Self {
+    fn counting(
+        frozen: &Frozen,
+        is_there: impl Fn(i64) -> bool,
+        counts: impl Fn(i64, &UsageKey) -> bool,
+    ) -> Self {
         Self {
             newest: frozen.newest,
             holds: frozen.holds_in_order(),
             accounts: frozen.accounts_in_order(),
             usage: frozen.usage_in_order(counts),
+            minutes: frozen.minutes(is_there),
             done: 0,
         }
     }
@@ -88,6 +96,7 @@ impl Writing {
                 Ok(false)
             }
             _ => {
+                write_minutes(&mut *connection, &self.minutes).await?;
                 commit::forget(connection, self.newest).await?;
                 Ok(true)
             }
@@ -105,7 +114,7 @@ pub(super) async fn write_journaled(connection: &mut SqliteConnection) -> Result
     let frozen = Frozen::of(batches?);
     let mark = Mark::read(&mut *connection).await?;
     let is_added = |row: i64, key: &UsageKey| mark.as_ref().is_some_and(|mark| mark.covers(row, key));
-    let writing = Writing::counting(&frozen, |row, key| !is_added(row, key));
+    let writing = Writing::counting(&frozen, |_| true, |row, key| !is_added(row, key));
     writing.write(connection, usize::MAX).await?;
     Ok(())
 }

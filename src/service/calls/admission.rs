@@ -96,7 +96,7 @@ impl Service {
         }
         if let CheckReply::Refused(refusal) = &decision.reply {
             let user = decision.account.as_ref().unwrap_or(&command.user);
-            self.tallies.refused(tenant, user, refusal, tenant.now());
+            self.tallies.refused(tenant, user, command.feature.as_ref(), refusal, tenant.now());
         }
         if let (Some(ours), Some(theirs)) = (decision.reply.decided(), &command.their_decision) {
             self.tallies.compared(tenant, ours, theirs.as_str(), tenant.now());

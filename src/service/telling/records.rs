@@ -9,8 +9,8 @@ use crate::domain::hold::{FinishedBy, Hold, ReleaseReason, Stage};
 use crate::domain::ids::UserId;
 use crate::domain::time::Millis;
 use crate::ledger::{
-    AuditEntry, AuditQuery, Comparison, Duplicate, DuplicatesQuery, Edge, History, HistoryQuery,
-    RefusalCount, RefusedCall,
+    AuditEntry, AuditQuery, Comparison, Duplicate, DuplicatesQuery, Edge, History, HistoryQuery, MinuteRow,
+    MinutesQuery, RefusalCount, RefusedCall,
 };
 use crate::service::tenancy::catalog::Tenant;
 use crate::service::{Service, ServiceError};
@@ -154,6 +154,16 @@ impl Service {
         let more = entries.len() > limit;
         entries.truncate(limit);
         Ok((entries, more))
+    }
+
+    /// What features used, minute by minute.
+    pub async fn features(
+        &self,
+        tenant: &Tenant,
+        query: MinutesQuery,
+    ) -> Result<Vec<MinuteRow>, ServiceError> {
+        self.flush_tallies().await?;
+        Ok(self.ledger.minutes(tenant.number, query).await?)
     }
 
     /// Values of a signal that more than one user has, and what they used together.

@@ -22,8 +22,8 @@ use crate::domain::decision::Refusal;
 use crate::domain::ids::{Label, UserId};
 use crate::domain::time::Millis;
 use crate::ledger::{
-    Comparison, Ledger, LedgerError, OTHER, RECENT_MAX, RefusalCount, RefusedCall, RefusedUser, THEIRS_MAX,
-    Tally,
+    Comparison, Ledger, LedgerError, OTHER, RECENT_MAX, RefusalCount, RefusedCall, RefusedMinute,
+    RefusedUser, THEIRS_MAX, Tally,
 };
 use crate::service::tenancy::catalog::Tenant;
 use crate::service::{Service, ServiceError};
@@ -38,8 +38,13 @@ const USERS_MAX: usize = 100_000 / SHARDS;
 const CALLS_MAX: usize = 512_000 / SHARDS;
 /// Tenants and days of a part that are compared until the next flush.
 const DAYS_MAX: usize = 4_096 / SHARDS;
+/// Minutes and features of a part that are counted until the next flush; those of
+/// more features count as calls without one.
+const MINUTES_MAX: usize = 4_096 / SHARDS;
 /// Users written in one transaction, so that commits find their way between.
 const USERS_AT_ONCE: usize = 128;
+/// Minutes further back are taken out: forty days.
+const KEPT_MINUTES: i64 = 40 * 24 * 60;
 /// Counters of days further back are taken out.
 const KEPT_DAYS: i32 = 400;
 
@@ -63,6 +68,7 @@ struct Shard {
     /// Of users beyond the bound, by tenant, day and code.
     others: Map<(TenantRef, i32, &'static str), u64>,
     compared: Map<(TenantRef, i32), Map<Box<str>, Counts>>,
+    minutes: Map<(TenantRef, i64, Option<Label>), u64>,
 }
 
 /// Checks by our word.
@@ -88,9 +94,26 @@ impl Default for Tallies {
 
 impl Tallies {
     /// Counts a refused check.
-    pub(in crate::service) fn refused(&self, tenant: &Tenant, user: &UserId, refusal: &Refusal, now: Millis) {
+    pub(in crate::service) fn refused(
+        &self,
+        tenant: &Tenant,
+        user: &UserId,
+        feature: Option<&Label>,
+        refusal: &Refusal,
+        now: Millis,
+    ) {
+        self.count_minute(tenant.number, now.0.div_euclid(60_000), feature);
         let day = tenant.catalog().settings.zone.local_day(now);
         self.count(tenant.number, user, day, refusal.code.as_str(), refusal.limit.as_ref(), now);
+    }
+
+    fn count_minute(&self, tenant: TenantRef, minute: i64, feature: Option<&Label>) {
+        let mut key = (tenant, minute, feature.cloned());
+        let mut shard = self.shard(&key).lock();
+        if shard.minutes.len() >= MINUTES_MAX && !shard.minutes.contains_key(&key) {
+            key.2 = None;
+        }
+        *shard.minutes.entry(key).or_default() += 1;
     }
 
     fn count(
@@ -184,6 +207,9 @@ fn portions(shards: Vec<Shard>, to: &mut VecDeque<Arc<Tally>>) {
     let mut next = Tally::default();
     for shard in shards {
         next.compared.extend(shard.compared.into_iter().flat_map(comparisons));
+        for ((tenant, minute, feature), count) in shard.minutes {
+            add_minute(&mut next.minutes, RefusedMinute { tenant, minute, feature, count });
+        }
         let others = shard.others.into_iter().map(|((tenant, day, code), count)| RefusedUser {
             tenant,
             user: None,
@@ -200,6 +226,18 @@ fn portions(shards: Vec<Shard>, to: &mut VecDeque<Arc<Tally>>) {
     }
     if next != Tally::default() {
         to.push_back(Arc::new(next));
+    }
+}
+
+/// Calls without a feature may have been counted in several parts.
+fn add_minute(minutes: &mut Vec<RefusedMinute>, new: RefusedMinute) {
+    let is_same = |known: &&mut RefusedMinute| {
+        (known.tenant, known.minute, &known.feature) == (new.tenant, new.minute, &None)
+    };
+    let known = if new.feature.is_none() { minutes.iter_mut().find(is_same) } else { None };
+    match known {
+        Some(known) => known.count += new.count,
+        None => minutes.push(new),
     }
 }
 
@@ -286,6 +324,8 @@ impl Service {
     pub(in crate::service) async fn prune_tallies(&self, tenant: &Tenant) -> Result<(), ServiceError> {
         let today = tenant.catalog().settings.zone.local_day(tenant.now());
         while self.ledger.prune_tallies(tenant.number, today - KEPT_DAYS).await? {}
+        let minute = tenant.now().0.div_euclid(60_000) - KEPT_MINUTES;
+        while self.ledger.prune_minutes(tenant.number, minute).await? {}
         self.prune_outputs(tenant).await
     }
 }

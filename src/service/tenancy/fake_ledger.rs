@@ -13,9 +13,10 @@ use crate::domain::slot::{Fence, Slot};
 use crate::domain::time::Millis;
 use crate::ledger::{
     Answer, AuditEntry, AuditQuery, Bucket, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery,
-    Duplicate, DuplicatesQuery, Erasure, History, HistoryQuery, KeptPart, Ledger, LedgerError, Note, Org,
-    Output, PoolCondition, Pruned, Pruning, Ranking, RankingQuery, Record, RecordKind, RefusalCount,
-    StoredAccount, Tally, TenantRow, Told, UsageRow, User, UserQuery, What, Written,
+    Duplicate, DuplicatesQuery, Erasure, History, HistoryQuery, KeptPart, Ledger, LedgerError, MinuteRow,
+    MinutesQuery, Note, Org, Output, PoolCondition, Pruned, Pruning, Ranking, RankingQuery, Record,
+    RecordKind, RefusalCount, StoredAccount, Tally, TenantRow, Told, UsageRow, User, UserQuery, What,
+    Written,
 };
 
 /// One process's way to a store that several may share.
@@ -375,6 +376,12 @@ impl Ledger for FakeLedger {
         unreachable!("no test prunes")
     }
     fn prune_holds(&self, _: Pruning) -> Answer<'_, Pruned> {
+        unreachable!("no test prunes")
+    }
+    fn minutes(&self, _: TenantRef, _: MinutesQuery) -> Answer<'_, Vec<MinuteRow>> {
+        unreachable!("no test reads minutes")
+    }
+    fn prune_minutes(&self, _: TenantRef, _: i64) -> Answer<'_, bool> {
         unreachable!("no test prunes")
     }
     fn duplicates(&self, _: TenantRef, _: DuplicatesQuery) -> Answer<'_, Vec<Duplicate>> {

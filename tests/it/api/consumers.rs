@@ -219,3 +219,40 @@ async fn who_shares_a_device_or_an_address_is_told_and_nobody_is_banned() {
     }
     t.ask("a", 1, 0).await.ok();
 }
+
+#[tokio::test]
+async fn the_culprit_of_a_peak_is_found_by_minute_and_feature() {
+    let t = Tenant::with(Sheet::new().rb(3, 3)).await;
+    let call = |user: &str, feature: &str| json!({"user": user, "feature": feature, "input_tokens": 5, "max_output_tokens": 5});
+    for n in 0..3 {
+        let hold = t.check(call("a", "batch")).await.hold_id();
+        t.finish(&hold, 5, n).await.ok();
+    }
+    for _ in 0..2 {
+        t.check(call("a", "batch")).await.refused(429, "request_rate_exceeded");
+    }
+    t.pass(60_000).await;
+    let hold = t.check(json!({"user": "b"})).await.hold_id();
+    t.finish(&hold, 0, 1).await.ok();
+    until_recorded(&t, 4).await;
+    let body = t.get("/v1/admin/features").await.ok();
+    assert_eq!(
+        body["data"],
+        json!([
+            {"at": "2026-03-10T12:00:00.000Z", "feature": "batch", "requests": 3, "input_tokens": 15,
+             "output_tokens": 3, "total_tokens": 18, "credits": 0, "refusals": 2},
+            {"at": "2026-03-10T12:01:00.000Z", "feature": null, "requests": 1, "input_tokens": 0,
+             "output_tokens": 1, "total_tokens": 1, "credits": 0, "refusals": 0},
+        ])
+    );
+    let first = t.get("/v1/admin/features?limit=1").await.ok();
+    let cursor = first["next_cursor"].as_str().expect("more");
+    let second = t.get(&format!("/v1/admin/features?limit=1&cursor={cursor}")).await.ok();
+    assert_has(&second, &json!({"data": [{"feature": null}], "next_cursor": null}));
+    // A minute that a span touches counts whole; another day has none.
+    let part = t.get("/v1/admin/features?from=2026-03-10T12:00:59Z&to=2026-03-10T12:01:00Z").await.ok();
+    assert_eq!(column(&part, "feature"), ["batch"]);
+    let none = t.get("/v1/admin/features?from=2026-03-09&to=2026-03-10").await.ok();
+    assert_eq!(none, json!({"data": [], "next_cursor": null}));
+    t.get("/v1/admin/features?from=x").await.refused(400, "invalid_request");
+}

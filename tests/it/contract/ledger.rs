@@ -11,6 +11,7 @@ mod fences;
 mod finding;
 mod history;
 mod holds;
+mod minutes;
 mod pruning;
 mod rankings;
 mod records;
@@ -59,6 +60,10 @@ macro_rules! contract {
     ($backend:ident: $room:ty) => {
         stamp! {
             $backend, $room;
+            minutes::{
+                minutes_are_the_sums_of_what_was_admitted_then,
+                a_correction_counts_in_the_minute_of_the_admission,
+            }
             rankings::{
                 the_largest_come_first_and_equal_ones_by_name,
                 every_group_and_figure_is_the_sum_of_the_days,

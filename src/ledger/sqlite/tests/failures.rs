@@ -7,7 +7,9 @@ use sqlx::Row;
 use super::super::Portions;
 use super::*;
 use crate::domain::ids::TenantId;
-use crate::ledger::{Ledger, LedgerError, Note, Record, RecordKind, Signals, User};
+use crate::ledger::{
+    Ledger, LedgerError, MinutesQuery, Note, Record, RecordKind, Signals, SqliteLedger, User,
+};
 
 fn chain(error: &dyn Error) -> String {
     std::iter::successors(Some(error), |error: &&dyn Error| (*error).source())
@@ -70,7 +72,7 @@ async fn a_commit_that_fails_midway_leaves_nothing() {
 #[tokio::test]
 async fn what_cannot_be_written_to_the_tables_stays_in_the_journal() {
     for how in HOWS {
-        for table in ["holds", "accounts", "usage"] {
+        for table in ["holds", "accounts", "usage", "minutes"] {
             let dir = Dir::new();
             let ledger = dir.open().await;
             ledger.commit(vec![change("u_1", 1), change("u_2", 2)]).await.unwrap();
@@ -90,6 +92,7 @@ async fn what_cannot_be_written_to_the_tables_stays_in_the_journal() {
                 [2, 1],
                 "added once"
             );
+            assert_eq!(of_minutes(&ledger).await, 3, "these too, {how} in {table}");
             assert_eq!(count(&dir, "holds").await, 3);
             assert_eq!(count(&dir, "journal WHERE body <> x''").await, 0);
         }
@@ -119,8 +122,16 @@ async fn usage_counts_once_when_a_process_dies_between_portions() {
         let usage = dir.open().await.usage(TENANT, -1, 1).await.unwrap();
         assert_eq!(usage.len(), 30);
         assert!(usage.iter().all(|row| row.amounts.requests == 2), "{usage:?}");
+        assert_eq!(of_minutes(&dir.open().await).await, 60);
         assert_eq!(count(&dir, "journal").await, 1, "the newest row alone, without a body");
     }
+}
+
+/// Requests of all minutes.
+async fn of_minutes(ledger: &SqliteLedger) -> u64 {
+    let query = MinutesQuery { minutes: -1..1, after: None, limit: 100 };
+    let rows = ledger.minutes(TENANT, query).await.unwrap();
+    rows.iter().map(|row| row.amounts.requests).sum()
 }
 
 #[tokio::test]

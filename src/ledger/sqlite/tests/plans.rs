@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, Row};
 use super::super::ended;
 use super::Dir;
 use crate::ledger::sql::{
-    changes, doubts, erasing, history, outputs, pruning, read, records, tallies, users,
+    changes, doubts, erasing, history, minutes, outputs, pruning, read, records, tallies, users,
 };
 
 pub(super) async fn plan(dir: &Dir, query: &str) -> String {
@@ -51,6 +51,8 @@ async fn no_query_reads_a_whole_table() {
         (history::AUDIT_SINCE, &["audit_by_time (tenant=? AND written_at>?"]),
         (history::AUDIT, &["audit_by_tenant (tenant=? AND rowid<?)"]),
         (tallies::COMPARED, &["comparisons USING PRIMARY KEY (tenant=? AND day>? AND day<?)"]),
+        (minutes::MINUTES, &["minutes USING PRIMARY KEY (tenant=? AND minute>? AND minute<?)"]),
+        (minutes::PRUNE, &["minutes USING PRIMARY KEY (tenant=? AND minute<?)"]),
         (tallies::PRUNE_REFUSALS, &["refusals USING PRIMARY KEY (tenant=? AND day<?)"]),
         (tallies::PRUNE_COMPARISONS, &["comparisons USING PRIMARY KEY (tenant=? AND day<?)"]),
         (outputs::PRUNE_OUTPUTS, &["outputs USING PRIMARY KEY (tenant=? AND day<?)"]),
