@@ -33,6 +33,32 @@ async fn metrics_count_decisions_and_holds_that_are_nobodys() {
     }
 }
 
+/// Others settle calls on the same server, so that the sums grow by no less.
+#[tokio::test]
+async fn metrics_tell_what_settled_calls_had_reserved_and_what_they_used() {
+    let t = Tenant::with(Sheet::new().dr(2)).await;
+    let sums = async || {
+        let text = t.get("/metrics").await.text;
+        ["reserved", "used"].map(|word| {
+            ["input_tokens", "output_tokens"].map(|meter| {
+                let line = format!("apportion_tokens_{word}_total{{meter=\"{meter}\"}} ");
+                let value = text.lines().find_map(|text| text.strip_prefix(&line)).expect("such a line");
+                value.parse::<u64>().unwrap()
+            })
+        })
+    };
+    let before = sums().await;
+    let hold = t.ask("u", 5_000_000, 3_000_000).await.hold_id();
+    t.finish(&hold, 4_000_000, 1_000_000).await.ok();
+    let after = sums().await;
+    for (place, grown) in [(0, [5_000_000, 3_000_000]), (1, [4_000_000, 1_000_000])] {
+        for meter in 0..2 {
+            let by = after[place][meter] - before[place][meter];
+            assert!(by >= grown[meter], "{place} {meter}: {by}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn the_documents_are_served() {
     let t = Tenant::with(Sheet::new().dr(1)).await;

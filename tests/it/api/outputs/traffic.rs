@@ -18,6 +18,7 @@ use apportion::service::{
     CheckCommand, CheckReply, FinishReply, MaxOutput, Service, SettleCommand, SettleUsage, Tenant,
 };
 use apportion::startup::Running;
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use crate::faults::soak::traffic::{Arrival, trace};
@@ -209,8 +210,8 @@ async fn what_auto_reserves_and_admits_of_recorded_traffic() {
     let stocks = [Stock::Nothing, Stock::Pool(100_000), Stock::Pool(200_000), plan];
     for stock in stocks {
         let mut admitted = Vec::new();
-        for (name, max_output) in ASKED {
-            let [chat, code] = replay(&calls, stock, max_output).await;
+        let replays = ASKED.map(|(_, max_output)| replay(&calls, stock, max_output));
+        for ((name, _), [chat, code]) in ASKED.iter().zip(join_all(replays).await) {
             let all = chat.and(code);
             println!(
                 "| {stock:?} | {name} | {:.2} | {:.1} | {:.2} | {} ({:.2} %) | {} of {} ({:.1} %) |",
