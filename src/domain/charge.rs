@@ -172,6 +172,17 @@ impl Figures {
             Self::Kept => u64::MAX,
         }
     }
+
+    /// Milliseconds that the limit needs to let `amount` through, once it is
+    /// used up.
+    pub fn time_for(&self, amount: u64) -> u64 {
+        let (time, gives) = match self {
+            Self::Bucket { refill, .. } => (60_000, *refill),
+            Self::Rolling { limit, window_ms } => (window_ms.unsigned_abs(), *limit),
+            Self::Window { .. } | Self::Slots { .. } | Self::Kept => return 0,
+        };
+        amount.saturating_mul(time).div_ceil(gives.max(1))
+    }
 }
 
 /// A meter as a number, so that receipts stay small.

@@ -1,8 +1,10 @@
 //! The line before a pool: who waits for it, and who may go first.
 //!
 //! First come, first served; interactive calls before bulk ones, which are
-//! ranked later by some seconds at most and so are never starved. A small call
-//! may overtake a large one that came not long ago, for ever none may.
+//! ranked later by some seconds, and one some time after another, so that they
+//! neither starve nor, once many of them have waited long, stand before
+//! everybody who comes. A small call may overtake a large one that came not
+//! long ago, for ever none may.
 
 use super::charge::{AccountKey, Charge, MeterCode};
 use super::plan::Scope;
@@ -11,8 +13,11 @@ use super::time::Millis;
 
 /// For how long after its rank has come smaller calls may overtake a waiter.
 pub const PATIENCE_MS: i64 = 5_000;
-/// How much later than it came a bulk call is ranked, at most.
+/// How much later than it came a bulk call is ranked, if it is the only one.
 pub const BULK_AFTER_MS: i64 = 30_000;
+/// What the pool can do while one bulk call's turn comes after another's, in
+/// calls of that size: bulk that waited long has a tenth of it at least.
+const TURNS_BETWEEN: u64 = 10;
 /// How long a node is believed to be there after its last sign of life, in
 /// real time.
 pub const NODE_ALIVE_MS: i64 = 5_000;
@@ -86,6 +91,15 @@ impl Turn {
         };
         Self { rank: since.plus_ms(later), ticket, node }
     }
+}
+
+/// How much later than one bulk call's turn the next one's comes.
+pub fn bulk_gap_ms(charges: &[Charge], accounts: &[AccountKey], output: u64) -> i64 {
+    let of_pool =
+        |charge: &&Charge| charge.asked && accounts[usize::from(charge.account)].scope == Scope::Pool;
+    let time = |charge: &Charge| charge.figures.time_for(charge.demand.amount(output));
+    let longest = charges.iter().filter(of_pool).map(time).max().unwrap_or(0);
+    i64::try_from(longest.saturating_mul(TURNS_BETWEEN)).unwrap_or(i64::MAX)
 }
 
 impl Place {

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::{Projections, Remedy, Shown, Standings};
 use crate::domain::account::{Account, Projection};
-use crate::domain::cell::{Bucket, Cell, Rolling, Slots, Standing, UNIT, Window};
+use crate::domain::cell::{Bucket, Cell, Rolling, Slots, Standing, Window};
 use crate::domain::charge::{Charge, FigureStep, Figures, Span};
 use crate::domain::quantity::add_saturating;
 use crate::domain::time::Millis;
@@ -131,12 +131,7 @@ impl<'a> Seen<'a> {
 
     /// How long the limit needs to let `amount` through, once it is used up.
     pub fn time_for(&self, amount: u64) -> u64 {
-        let (amount, time, gives) = match self.charge.figures {
-            Figures::Bucket { refill, .. } => (amount, UNIT as u64, refill),
-            Figures::Rolling { limit, window_ms } => (amount, window_ms.unsigned_abs(), limit),
-            Figures::Window { .. } | Figures::Slots { .. } | Figures::Kept => return 0,
-        };
-        amount.saturating_mul(time).div_ceil(gives.max(1))
+        self.charge.figures.time_for(amount)
     }
 
     fn standing(&self) -> Standing {

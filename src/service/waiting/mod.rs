@@ -15,7 +15,7 @@ use crate::domain::charge::{AccountKey, Figures};
 use crate::domain::decision::{Code, Remedy};
 use crate::domain::hold::ReleaseReason;
 use crate::domain::ids::Name;
-use crate::domain::line::{Place, Turn, Waiter};
+use crate::domain::line::{Place, Turn, Waiter, bulk_gap_ms};
 use crate::domain::plan::Scope;
 use crate::domain::step::Shortfall;
 use crate::domain::time::Millis;
@@ -61,6 +61,8 @@ pub(super) struct Waits {
     output: u64,
     /// Those who may stand in the line.
     most: usize,
+    /// Of bulk: how long after another's its turn comes.
+    gap_ms: i64,
     /// No wait for the pool is shorter.
     at_best_ms: u64,
     /// When it may fit if nothing else happens.
@@ -108,6 +110,7 @@ impl Waits {
             input: take.draft.granted.input_tokens,
             output: take.ask.output_min,
             most: usize::try_from(most).unwrap_or(usize::MAX),
+            gap_ms: bulk_gap_ms(&take.ask.charges, &take.accounts, take.ask.output_min),
             at_best_ms,
             retry_ms: waits.max().unwrap_or(0),
             blocked: shortfalls.iter().any(blocked),
@@ -126,6 +129,7 @@ impl Waits {
             input: take.draft.granted.input_tokens,
             output: take.ask.output_min,
             most: usize::try_from(most).unwrap_or(usize::MAX),
+            gap_ms: bulk_gap_ms(&take.ask.charges, &take.accounts, take.ask.output_min),
             at_best_ms: pause_ms,
             retry_ms: pause_ms,
             blocked: false,
@@ -158,6 +162,8 @@ pub(super) struct Standing {
 /// How long a call waits.
 struct Patience {
     turn: Turn,
+    /// The turn is some time after that of the bulk call before it.
+    is_placed: bool,
     began: Instant,
     deadline: Millis,
 }
@@ -167,6 +173,7 @@ impl Patience {
         let wait_ms = i64::from(wait_ms);
         Self {
             turn: Turn::new(now, bulk, Some(wait_ms), rooms.ticket(), rooms.node),
+            is_placed: !bulk,
             began: Instant::now(),
             deadline: now.plus_ms(wait_ms),
         }
@@ -192,9 +199,9 @@ impl Service {
         command: CheckCommand,
         caller: &impl Presence,
     ) -> Result<Waited, ServiceError> {
-        let patience = Patience::new(tenant.now(), command.bulk, command.wait_ms, &self.rooms);
+        let mut patience = Patience::new(tenant.now(), command.bulk, command.wait_ms, &self.rooms);
         let mut chair = None;
-        let decided = self.wait_for(tenant, &command, &patience, caller, &mut chair).await;
+        let decided = self.wait_for(tenant, &command, &mut patience, caller, &mut chair).await;
         let waited = chair.is_some().then(|| patience.began.elapsed());
         if let Some(chair) = chair {
             if let Ok(Some(Decision { reply: CheckReply::Allowed(allowed), .. })) = &decided
@@ -240,7 +247,7 @@ impl Service {
         self: &'r Arc<Self>,
         tenant: &Tenant,
         command: &CheckCommand,
-        patience: &Patience,
+        patience: &mut Patience,
         caller: &impl Presence,
         chair: &mut Option<Chair<'r>>,
     ) -> Result<Option<Decision>, ServiceError> {
@@ -252,7 +259,8 @@ impl Service {
             let mut rung = chair.as_ref().map_or(0, |chair| chair.seat.rung());
             let standing = Standing { turn: patience.turn, stands };
             let mut decision = self.judge_for(tenant, command, Some(standing)).await?;
-            let (Some(waits), CheckReply::Refused(refusal)) = (decision.waits.take(), &mut decision.reply)
+            let (Some(mut waits), CheckReply::Refused(refusal)) =
+                (decision.waits.take(), &mut decision.reply)
             else {
                 return Ok(Some(decision));
             };
@@ -270,6 +278,12 @@ impl Service {
             {
                 self.leave(left).await;
                 rung = 0;
+            }
+            if waits.stands && !patience.is_placed {
+                let Patience { turn, deadline, .. } = *patience;
+                patience.turn.rank = self.rooms.bulk_rank(&waits.key, turn.rank, waits.gap_ms, deadline);
+                patience.is_placed = true;
+                waits.place.turn = patience.turn;
             }
             let seated = match chair {
                 Some(seated) => seated,

@@ -32,6 +32,8 @@ pub struct Rooms {
     bulk: AtomicUsize,
     max: AtomicUsize,
     rooms: Mutex<HashMap<AccountKey, Room, ahash::RandomState>>,
+    /// The latest turn of a bulk call in each of them that it may live to see.
+    bulk_turns: Mutex<HashMap<AccountKey, Millis, ahash::RandomState>>,
     /// Rung when one of a tenant with a clock of its own has looked.
     looked: Notify,
     /// Whether somebody shows the engine that this node is there.
@@ -99,6 +101,7 @@ impl Default for Rooms {
             bulk: AtomicUsize::new(0),
             max: AtomicUsize::new(WAITING_MAX),
             rooms: Mutex::default(),
+            bulk_turns: Mutex::default(),
             looked: Notify::new(),
             kept: AtomicBool::new(false),
         }
@@ -124,6 +127,18 @@ impl Rooms {
     pub fn depth(&self) -> (usize, usize) {
         let bulk = self.bulk.load(Relaxed);
         (self.open.load(Relaxed).saturating_sub(bulk), bulk)
+    }
+
+    /// The rank of a bulk call that would rank at `own` were it the only one:
+    /// some time after the one before it. A turn that comes after its deadline
+    /// keeps nobody back.
+    pub(super) fn bulk_rank(&self, key: &AccountKey, own: Millis, gap_ms: i64, deadline: Millis) -> Millis {
+        let mut turns = self.bulk_turns.lock();
+        let rank = turns.get(key).map_or(own, |last| own.max(last.plus_ms(gap_ms)));
+        if rank < deadline {
+            turns.insert(key.clone(), rank);
+        }
+        rank
     }
 
     /// Takes a seat; `None` when this node has none left.
@@ -277,6 +292,7 @@ impl Drop for Chair<'_> {
             wake_first(room);
             if room.is_empty() {
                 rooms.remove(&self.key);
+                self.rooms.bulk_turns.lock().remove(&self.key);
             }
         }
         drop(rooms);
@@ -336,6 +352,17 @@ mod tests {
             second.rests(second.seat.rung(), Some(Millis(140)));
         };
         assert_eq!(tokio::join!(resting, look).0, rest(1, 140));
+    }
+
+    #[test]
+    fn bulk_calls_that_waited_long_do_not_all_have_their_turn_at_once() {
+        let rooms = Rooms::default();
+        let rank = |own| rooms.bulk_rank(&key(), Millis(own), 2_000, Millis(own + 3_000)).0;
+        assert_eq!([rank(0), rank(0)], [0, 2_000]);
+        // Their turns come too late for them, and are the next one's.
+        assert_eq!([rank(0), rank(10), rank(1_500), rank(9_000)], [4_000, 4_000, 4_000, 9_000]);
+        drop(rooms.enter(&key(), &place(&rooms, 0, 1)));
+        assert_eq!(rank(0), 0, "nobody is left");
     }
 
     #[test]
