@@ -233,6 +233,11 @@ impl<'a> Subject<'a> {
         let (meter, mut demand) = demand(&limit.rule, call);
         if pool.counts == PoolCounts::Actual && demand.per_output > 0 {
             demand.per_output = 0;
+            // Of output that is counted later there must be some: who has none
+            // left turns away whoever will generate any.
+            if call.least_output > 0 {
+                demand.fixed = demand.fixed.max(demand.unit.into());
+            }
         }
         self.charge(&self.source(Scope::Pool), limit, cell, account, (meter, demand), true)
     }

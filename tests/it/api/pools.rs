@@ -14,6 +14,24 @@ async fn with_plans() -> Tenant {
 }
 
 #[tokio::test]
+async fn output_that_is_counted_later_must_not_be_used_up() {
+    let t = Tenant::with(Sheet::new()).await;
+    let limit = json!({"name": "out", "kind": "bucket", "meter": "output_tokens", "capacity": 100, "refill_per_minute": 60});
+    t.pool(&PoolSheet::new("default", &["*"]).field("counts", json!("actual")).limit(limit)).await;
+    let (first, second) = (t.ask("u", 5, 500).await.hold_id(), t.ask("v", 5, 500).await.hold_id());
+    t.finish(&first, 5, 90).await.ok();
+    t.finish(&second, 5, 40).await.ok();
+    let refused = t.ask("w", 5, 500).await.refused(429, "upstream_capacity_exceeded");
+    // Thirty too many, and one more.
+    assert_eq!(refused.body["retry_after_ms"], 31_000);
+    t.ask("w", 5, 0).await.ok();
+    t.pass(31_000).await;
+    let hold = t.ask("w", 5, 500).await.hold_id();
+    t.finish(&hold, 5, 0).await.ok();
+    assert_eq!(t.ask("w", 5, 0).await.row("out")["remaining"], 1);
+}
+
+#[tokio::test]
 async fn a_user_who_is_refused_takes_nothing_from_the_pool() {
     let t = with_plans().await;
     t.pool(&PoolSheet::new("default", &["*"]).requests(10, 1)).await;

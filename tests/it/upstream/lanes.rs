@@ -112,6 +112,12 @@ pub async fn table() -> Vec<String> {
     ]
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes minutes"]
+async fn a_day_of_two_lanes() {
+    table().await.iter().for_each(|row| println!("{row}"));
+}
+
 #[tokio::test]
 async fn bulk_is_not_starved_by_steady_interactive_calls() {
     let outcome = steady(20).await;

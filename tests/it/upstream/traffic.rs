@@ -142,6 +142,12 @@ pub async fn table() -> Vec<String> {
     ]
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes minutes; see UPSTREAM_TRACES"]
+async fn an_hour_of_recorded_traffic() {
+    table().await.iter().for_each(|row| println!("{row}"));
+}
+
 #[tokio::test]
 async fn most_of_what_a_gate_refuses_is_served_and_the_vendor_refuses_nothing() {
     let traffic = made_up();
