@@ -16,9 +16,10 @@ use super::{Common, Usage, say};
 
 #[derive(Debug, Args)]
 pub struct CapacityArgs {
-    /// Users active at the same time: free=60,standard=20,pro=5
+    /// Users active at the same time: free=60,standard=20,pro=5 [default: the
+    /// tenant's measured peak of the last 7 days]
     #[arg(long, value_name = "PLAN=USERS,...", value_parser = parse_active)]
-    active: PlanNumbers,
+    active: Option<PlanNumbers>,
     /// Folder of plans [default: plans, or the shipped ones where there is no such folder]
     #[arg(long, value_name = "DIR", conflicts_with = "tenant")]
     plans: Option<PathBuf>,
@@ -50,32 +51,41 @@ pub fn run(common: &Common, args: CapacityArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn answer(common: &Common, args: &CapacityArgs) -> anyhow::Result<Report> {
-    if args.active.is_empty() {
+    if args.active.as_ref().is_some_and(Vec::is_empty) {
         return Err(Usage("--active names no plan; expected such as free=60,pro=5".into()).into());
     }
-    let (sheets, pools) = match &args.tenant {
+    let (sheets, pools, measured) = match &args.tenant {
         Some(tenant) => of_tenant(common, tenant)?,
         None => of_folder(args.plans.as_deref())?,
     };
+    let active = args.active.clone().or(measured).ok_or_else(|| {
+        Usage(
+            "how many users are active? Give --active free=60,pro=5, or --tenant, whose peak is measured"
+                .into(),
+        )
+    })?;
     let pool = pools
         .iter()
         .find(|pool| pool.id == args.pool)
         .ok_or_else(|| Usage(format!("there is no pool named {}", args.pool)))?;
     let told = |fault: &crate::domain::document::Fault| format!("{}: {}", fault.pointer, fault.message);
-    capacity::check(&sheets, pool, &args.active)
+    capacity::check(&sheets, pool, &active)
         .map_err(|faults| Usage(faults.iter().map(told).collect::<Vec<_>>().join("; ")).into())
 }
 
-fn of_folder(dir: Option<&Path>) -> anyhow::Result<(Vec<Sheet>, Vec<Pool>)> {
+/// Plans and pools, and the active users if they were measured.
+type Content = (Vec<Sheet>, Vec<Pool>, Option<PlanNumbers>);
+
+fn of_folder(dir: Option<&Path>) -> anyhow::Result<Content> {
     let default = Path::new("plans");
     let content = match dir {
         None if !default.is_dir() => shipped(),
         dir => read_plans(dir.unwrap_or(default))?.content,
     };
-    Ok((content.sheets, content.pools))
+    Ok((content.sheets, content.pools, None))
 }
 
-fn of_tenant(common: &Common, id: &TenantId) -> anyhow::Result<(Vec<Sheet>, Vec<Pool>)> {
+fn of_tenant(common: &Common, id: &TenantId) -> anyhow::Result<Content> {
     let config = common.load(None)?;
     super::runtime()?.block_on(async {
         let data = startup::open_existing(&config).await?;
@@ -83,8 +93,9 @@ fn of_tenant(common: &Common, id: &TenantId) -> anyhow::Result<(Vec<Sheet>, Vec<
         let (catalog, now) = (tenant.catalog(), tenant.now());
         let sheets = catalog.plans.values().map(|plan| plan.current(now).sheet.clone()).collect();
         let pools = catalog.pools.iter().map(|entry| entry.pool.clone()).collect();
+        let peak = data.registry.measured_peak(&tenant).await;
         data.ledger.close().await;
-        Ok((sheets, pools))
+        Ok((sheets, pools, Some(peak?)))
     })
 }
 

@@ -334,6 +334,11 @@ impl OfService {
             ("pool_openings", "Closed pools that an admin opened", &told.openings),
             ("pool_brakes", "Pauses of bulk calls since interactive ones fared badly", &told.brakes),
             ("pool_rates_lowered", "Pools slowed down since refusals repeated", &told.lowered),
+            (
+                "pool_overdrafts",
+                "Changes after which users may draw more than a pool allows",
+                &told.pushed_over,
+            ),
             ("pool_corrections", "Stocks lowered to what a vendor has left", &told.corrections),
         ] {
             encode_counter(encoder, name, help, count.load(Relaxed))?;

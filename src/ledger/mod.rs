@@ -23,8 +23,8 @@ pub use ranking::{Figure, Group, KeptPart, PART_ROWS, Ranked, Ranking, RankingQu
 pub use rights::{Granting, Month, Move, Overridden, Rights};
 pub use sqlite::{Durability, Inspection, SqliteLedger, inspect};
 pub use tallies::{
-    Comparison, OTHER, OTHERS, Output, RECENT_MAX, RefusalCount, RefusedCall, RefusedMinute, RefusedUser,
-    THEIRS_MAX, Tally, Word,
+    ActiveUsers, Comparison, OTHER, OTHERS, Output, RECENT_MAX, RefusalCount, RefusedCall, RefusedMinute,
+    RefusedUser, THEIRS_MAX, Tally, Word,
 };
 
 use std::ops::Range;
@@ -389,6 +389,9 @@ pub trait Ledger: Send + Sync + 'static {
     fn refusals(&self, tenant: TenantRef, user: UserId, days: Range<i32>) -> Answer<'_, Vec<RefusalCount>>;
     /// By day, our word and theirs.
     fn comparisons(&self, tenant: TenantRef, days: Range<i32>) -> Answer<'_, Vec<Comparison>>;
+    /// By plan the most users that were active in one of the slots. What is
+    /// older than eight days goes as newer comes.
+    fn active_peaks(&self, tenant: TenantRef, slots: Range<i64>) -> Answer<'_, Vec<(Name, u64)>>;
     /// Takes out some of the counters of days before `day`. `false`: there are
     /// no more.
     fn prune_tallies(&self, tenant: TenantRef, day: i32) -> Answer<'_, bool>;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::LedgerError;
 use crate::domain::charge::TenantRef;
-use crate::domain::ids::{Label, UserId};
+use crate::domain::ids::{Label, Name, UserId};
 use crate::domain::spread::Spread;
 use crate::domain::time::Millis;
 
@@ -16,6 +16,8 @@ use crate::domain::time::Millis;
 pub const RECENT_MAX: usize = 100;
 /// Different words of another limiter that are counted, by tenant and day.
 pub const THEIRS_MAX: usize = 64;
+/// Slots for which active users stay counted: eight days of five minutes.
+pub const ACTIVE_KEPT: i64 = 8 * 288;
 /// The word under which all others are counted.
 pub const OTHER: &str = "other";
 
@@ -30,6 +32,17 @@ pub struct Tally {
     /// By local day.
     pub outputs: Vec<(TenantRef, i32, Output)>,
     pub minutes: Vec<RefusedMinute>,
+    pub active: Vec<ActiveUsers>,
+}
+
+/// Users of a plan with a call in one slot of time, by digests that lie anywhere
+/// with equal likelihood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ActiveUsers {
+    pub tenant: TenantRef,
+    pub slot: i64,
+    pub plan: Name,
+    pub digests: Vec<u64>,
 }
 
 /// How long the answers of one feature by one model were.

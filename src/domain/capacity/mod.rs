@@ -6,10 +6,13 @@
 //! once: the worst window is shown beside it and judged on its own.
 
 mod demand;
+mod headcount;
 
 use std::collections::HashSet;
 
 use serde::{Serialize, Serializer};
+
+pub use self::headcount::Headcount;
 
 use self::demand::{Flow, Period as Per};
 use super::document::{Fault, Reader};

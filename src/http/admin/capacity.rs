@@ -6,7 +6,9 @@ use crate::http::reply::{Answer, Reply};
 use crate::http::schema::{CapacityReply, CapacityRequest};
 use crate::service::upstream::capacity::CapacityQuestion;
 
-/// Holds the plans, at a number of active users each, against a pool.
+/// Holds the plans, at a number of active users each, against a pool. Without
+/// `active` the measured peak counts: the most users of each plan with an admitted
+/// check within the same five minutes of the last seven days.
 #[utoipa::path(
     post, path = "/v1/admin/capacity/check", operation_id = "check_capacity", tag = "admin",
     request_body = CapacityRequest,
@@ -16,5 +18,8 @@ use crate::service::upstream::capacity::CapacityQuestion;
 pub async fn check(mut call: Call) -> Answer {
     let body = call.body().await?;
     let question = document(&body, CapacityQuestion::read)?;
-    Ok(Reply::json(&call.service().registry.check_capacity(call.tenant()?, &question)?))
+    let (report, measured) = call.service().check_capacity(call.tenant()?, &question).await?;
+    let mut body = serde_json::to_value(report).unwrap_or_default();
+    body["measured"] = measured.into();
+    Ok(Reply::json(&body))
 }

@@ -12,6 +12,7 @@ use crate::http::problem::Problem;
 use crate::http::reply::{Answer, Reply};
 use crate::http::schema::{PlanList, PlanPutRequest, PlanReply, PlanVersions};
 use crate::service::tenancy::catalog_writes::PlanPut;
+use crate::service::upstream::capacity::PushedOver;
 use crate::service::{Plan, ServiceError};
 
 /// Lists the plans in force, by id.
@@ -69,10 +70,10 @@ pub async fn put(mut call: Call) -> Answer {
         .map_err(|error| Problem::invalid_part("plan id in the path", error))?;
     let put = document(&body, |node| PlanPut::read(node, &id))?;
     let expected = call.expected_version()?;
-    let registry = &call.service().registry;
-    let written = registry.put_plan(call.tenant()?, put, expected, &call.author()).await?;
+    let (written, over) = call.service().put_plan(call.tenant()?, put, expected, &call.author()).await?;
     let mut body = written.plan.to_json(&call.tenant()?.catalog());
-    body["warnings"] = json!(written.warnings);
+    let warnings = written.warnings.iter().map(|warning| json!(warning));
+    body["warnings"] = warnings.chain(over.iter().map(PushedOver::to_json)).collect();
     Ok(Reply::json(&body).with_version(written.plan.version))
 }
 

@@ -19,6 +19,7 @@ use crate::service::entitlement::moving::PlanChange;
 use crate::service::entitlement::profiles::Profile;
 use crate::service::entitlement::rights::{GrantPost, OverridesPut};
 use crate::service::entitlement::users::UserChange;
+use crate::service::upstream::capacity::PushedOver;
 use crate::service::{Erase, Tenant};
 
 const PAGE: u32 = 50;
@@ -93,8 +94,11 @@ pub async fn put(mut call: Call) -> Answer {
     let id = call.user()?;
     let expected = call.expected_version()?;
     let tenant = call.tenant()?;
-    let profile = call.service().put_user(tenant, &id, change, expected, &call.author()).await?;
-    one(tenant, &profile, |_| {})
+    let service = call.service();
+    let from = service.registry.profile(tenant, &id).await?.headed_for(tenant);
+    let profile = service.put_user(tenant, &id, change, expected, &call.author()).await?;
+    let over = service.pushed_over_by_move(tenant, from, &profile).await;
+    one(tenant, &profile, |body| warn_of(body, &over))
 }
 
 /// Erases a user's identity. What was used stays in the sums under a pseudonym,
@@ -139,8 +143,14 @@ pub async fn change_plan(mut call: Call) -> Answer {
     let change = document(&body, PlanChange::read)?;
     let id = call.user()?;
     let tenant = call.tenant()?;
-    let changed = call.service().change_plan(tenant, &id, change, &call.author()).await?;
-    one(tenant, &changed.user, |body| body["stale"] = changed.stale.into())
+    let service = call.service();
+    let from = service.registry.profile(tenant, &id).await?.headed_for(tenant);
+    let changed = service.change_plan(tenant, &id, change, &call.author()).await?;
+    let over = service.pushed_over_by_move(tenant, from, &changed.user).await;
+    one(tenant, &changed.user, |body| {
+        body["stale"] = changed.stale.into();
+        warn_of(body, &over);
+    })
 }
 
 /// Sets a user's overrides: numbers in place of the plan's.
@@ -189,6 +199,13 @@ pub async fn grant(mut call: Call) -> Answer {
     let tenant = call.tenant()?;
     let granting = call.service().grant(tenant, &id, &post, &call.author()).await?;
     Ok(Reply::json(&grant_view(&granting)).with_status(StatusCode::CREATED))
+}
+
+/// Says which pools a change of plan pushes over; without any, there is no field.
+fn warn_of(body: &mut Value, over: &[PushedOver]) {
+    if !over.is_empty() {
+        body["warnings"] = over.iter().map(PushedOver::to_json).collect();
+    }
 }
 
 fn one(tenant: &Tenant, profile: &Profile, add: impl FnOnce(&mut Value)) -> Answer {

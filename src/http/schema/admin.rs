@@ -58,6 +58,22 @@ pub struct UserReply {
     #[schema(format = DateTime)]
     pub created_at: String,
     pub version: u32,
+    /// After a change of plan with which users may draw more than a pool allows.
+    pub warnings: Option<Vec<PlanWarning>>,
+}
+
+/// What can never bite, or (with `pool`) what users may draw together at the
+/// measured peak and a pool does not allow.
+#[derive(ToSchema)]
+pub struct PlanWarning {
+    pub pointer: String,
+    pub message: String,
+    pub pool: Option<String>,
+    pub meter: Option<String>,
+    pub limit: Option<String>,
+    /// `null`: without bound.
+    pub demand: Option<u64>,
+    pub allowed: Option<u64>,
 }
 
 #[derive(ToSchema)]
@@ -133,7 +149,8 @@ pub struct ClockPutRequest {
 #[serde(deny_unknown_fields)]
 pub struct CapacityRequest {
     #[schema(example = json!({"free": 60, "standard": 20, "pro": 5}))]
-    pub active: HashMap<String, u64>,
+    /// Users active at the peak, by plan; left out: the measured peak.
+    pub active: Option<HashMap<String, u64>>,
     #[schema(default = "default")]
     pub pool: Option<String>,
 }
@@ -147,6 +164,8 @@ pub struct CapacityReply {
     /// The worst window fits on every meter.
     pub burst_fits: bool,
     pub meters: Vec<CapacityMeter>,
+    /// `active` is the peak of the last seven days, as it was measured.
+    pub measured: bool,
 }
 
 /// One limit of the pool, or a meter on which it has none.

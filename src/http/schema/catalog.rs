@@ -2,7 +2,7 @@
 
 use utoipa::ToSchema;
 
-use crate::http::problem::FaultView;
+use super::PlanWarning;
 
 /// A plan sheet.
 #[derive(ToSchema)]
@@ -123,8 +123,8 @@ pub struct PlanReply {
     /// does.
     #[schema(format = DateTime)]
     pub effective_at: String,
-    /// What can never bite. After a PUT only.
-    pub warnings: Option<Vec<FaultView>>,
+    /// After a PUT only.
+    pub warnings: Option<Vec<PlanWarning>>,
 }
 
 #[derive(ToSchema)]

@@ -23,8 +23,8 @@ use super::sql::batch::Batch;
 use super::sql::doubts::Walk;
 use super::sql::read::{self, Query};
 use super::sql::{
-    Failure, audit, changes, commit, conditions, deleting, duplicates, erasing, history, minutes, orgs,
-    outputs, pruning, rankings, records, slots, tallies, users,
+    Failure, active, audit, changes, commit, conditions, deleting, duplicates, erasing, history, minutes,
+    orgs, outputs, pruning, rankings, records, slots, tallies, users,
 };
 use super::{
     Answer, AuditEntry, AuditQuery, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery, Duplicate,
@@ -416,6 +416,10 @@ impl Ledger for PostgresLedger {
 
     fn comparisons(&self, tenant: TenantRef, days: Range<i32>) -> Answer<'_, Vec<Comparison>> {
         read!(self, |c| tallies::comparisons(c, tenant, days.clone()))
+    }
+
+    fn active_peaks(&self, tenant: TenantRef, slots: Range<i64>) -> Answer<'_, Vec<(Name, u64)>> {
+        read!(self, |c| active::peaks(c, tenant, slots.clone()))
     }
 
     fn prune_tallies(&self, tenant: TenantRef, day: i32) -> Answer<'_, bool> {

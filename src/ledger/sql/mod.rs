@@ -4,6 +4,7 @@
 //! A back end is an implementation of [`Sql`] for its connection; how it gets
 //! to one, in which transaction, and when it tries again, is its own affair.
 
+pub(super) mod active;
 pub(super) mod audit;
 pub(super) mod batch;
 pub(super) mod changes;

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Kind::{Bytes, Int, Text};
-use super::{Columns, Failure, ManyRows, Sql, each, get, minutes, outputs, values};
+use super::{Columns, Failure, ManyRows, Sql, active, each, get, minutes, outputs, values};
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::UserId;
 use crate::ledger::tallies::{OTHER, Recent, THEIRS_MAX, stored};
@@ -43,7 +43,8 @@ pub async fn add(connection: &mut impl Sql, tally: &Tally) -> Result<(), Failure
     add_recent(connection, tally).await?;
     add_comparisons(connection, tally).await?;
     outputs::add(connection, tally).await?;
-    minutes::add_refused(connection, &tally.minutes).await
+    minutes::add_refused(connection, &tally.minutes).await?;
+    active::add(connection, &tally.active).await
 }
 
 async fn add_counts(connection: &mut impl Sql, tally: &Tally) -> Result<(), Failure> {

@@ -35,8 +35,8 @@ use super::encoding::unpack_hold;
 use super::sql::batch::Batch;
 use super::sql::read::{self, Query};
 use super::sql::{
-    Failure, audit, changes, conditions, deleting, duplicates, erasing, history, minutes, orgs, outputs,
-    rankings, records, slots, tallies, users,
+    Failure, active, audit, changes, conditions, deleting, duplicates, erasing, history, minutes, orgs,
+    outputs, rankings, records, slots, tallies, users,
 };
 use super::{
     Answer, AuditEntry, AuditQuery, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery, Duplicate,
@@ -408,6 +408,10 @@ impl Ledger for SqliteLedger {
 
     fn comparisons(&self, tenant: TenantRef, days: Range<i32>) -> Answer<'_, Vec<Comparison>> {
         self.read(move |c| tallies::comparisons(c, tenant, days).boxed()).boxed()
+    }
+
+    fn active_peaks(&self, tenant: TenantRef, slots: Range<i64>) -> Answer<'_, Vec<(Name, u64)>> {
+        self.read(move |c| active::peaks(c, tenant, slots).boxed()).boxed()
     }
 
     fn prune_tallies(&self, tenant: TenantRef, day: i32) -> Answer<'_, bool> {

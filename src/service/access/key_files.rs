@@ -90,6 +90,17 @@ impl KeyFiles {
         name.map_err(|error| ServiceError::Corrupt(format!("a pseudonym {error}")))
     }
 
+    /// What stands for a user where they are counted and not known: without the
+    /// server's secret nobody can tell whose it is.
+    pub fn digest(&self, tenant: TenantRef, user: &UserId) -> u64 {
+        let mut hasher = blake3::Hasher::new_keyed(&self.naming);
+        hasher.update(b"active\0");
+        hasher.update(&tenant.0.to_le_bytes());
+        hasher.update(user.as_str().as_bytes());
+        let hash = hasher.finalize();
+        u64::from_le_bytes(std::array::from_fn(|i| hash.as_bytes()[i]))
+    }
+
     /// Encrypts a shared secret for the key `kid`.
     pub fn seal(&self, kid: &str, secret: &str) -> Result<String, ServiceError> {
         let failed = |_| ServiceError::Corrupt("a secret cannot be encrypted".into());

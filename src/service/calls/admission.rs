@@ -94,6 +94,13 @@ impl Service {
         if command.dry_run {
             return;
         }
+        if let CheckReply::Allowed(Allowed {
+            hold: Some(_), replayed: false, degraded: false, plan, ..
+        }) = &decision.reply
+        {
+            let digest = self.registry.files.digest(tenant.number, &command.user);
+            self.tallies.admitted(tenant, &plan.0, digest, tenant.now());
+        }
         if let CheckReply::Refused(refusal) = &decision.reply {
             let user = decision.account.as_ref().unwrap_or(&command.user);
             self.tallies.refused(tenant, user, command.feature.as_ref(), refusal, tenant.now());

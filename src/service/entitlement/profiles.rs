@@ -96,6 +96,14 @@ impl Profile {
         self.user.is_some()
     }
 
+    /// The plan on which the user will be once all moves that are known have
+    /// come; `None`: they are not on record.
+    pub fn headed_for(&self, tenant: &Tenant) -> Option<Name> {
+        self.user.as_ref()?;
+        let Entitlement { plan: (plan, _), mut pending, .. } = self.entitlement(tenant);
+        Some(pending.pop().map_or(plan, |last| last.plan.0))
+    }
+
     /// As recorded; moves to come are in the rights. `None`: the tenant's
     /// default plan.
     pub fn plan(&self) -> Option<&Name> {

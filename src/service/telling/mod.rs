@@ -1,5 +1,6 @@
 //! What is told of it all: rows, records, tallies, and those who listen.
 
+pub(super) mod actives;
 pub mod consumers;
 pub(super) mod quota;
 pub mod records;

@@ -17,9 +17,10 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use super::actives::Actives;
 use crate::domain::charge::TenantRef;
 use crate::domain::decision::Refusal;
-use crate::domain::ids::{Label, UserId};
+use crate::domain::ids::{Label, Name, UserId};
 use crate::domain::time::Millis;
 use crate::ledger::{
     Comparison, Ledger, LedgerError, OTHER, RECENT_MAX, RefusalCount, RefusedCall, RefusedMinute,
@@ -54,6 +55,7 @@ type Map<K, V> = HashMap<K, V, RandomState>;
 pub struct Tallies {
     shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
+    actives: Actives,
     /// Refusals that were counted by their code alone.
     uncounted: AtomicU64,
     /// Taken out of the shards and not on record yet; held by whoever writes.
@@ -86,6 +88,7 @@ impl Default for Tallies {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
+            actives: Actives::default(),
             uncounted: AtomicU64::new(0),
             waiting: tokio::sync::Mutex::default(),
         }
@@ -171,6 +174,11 @@ impl Tallies {
         }
     }
 
+    /// A user's check was admitted under a plan. `digest` stands for the user.
+    pub(in crate::service) fn admitted(&self, tenant: &Tenant, plan: &Name, digest: u64, now: Millis) {
+        self.actives.saw(tenant.number, plan, digest, now);
+    }
+
     /// Refusals so far that were counted by code alone.
     pub fn uncounted(&self) -> u64 {
         self.uncounted.load(Relaxed)
@@ -190,6 +198,10 @@ impl Tallies {
         Self::write(&mut waiting, ledger).await?;
         let shards: Vec<Shard> = self.shards.iter().map(|shard| std::mem::take(&mut *shard.lock())).collect();
         portions(shards, &mut waiting);
+        let active = self.actives.take();
+        if !active.is_empty() {
+            waiting.push_back(Arc::new(Tally { active, ..Tally::default() }));
+        }
         Self::write(&mut waiting, ledger).await
     }
 

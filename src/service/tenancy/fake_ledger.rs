@@ -372,6 +372,9 @@ impl Ledger for FakeLedger {
     fn comparisons(&self, _: TenantRef, _: Range<i32>) -> Answer<'_, Vec<Comparison>> {
         unreachable!("no test reads counters back")
     }
+    fn active_peaks(&self, _: TenantRef, _: Range<i64>) -> Answer<'_, Vec<(Name, u64)>> {
+        self.answer(|| Ok(Vec::new()))
+    }
     fn prune_tallies(&self, _: TenantRef, _: i32) -> Answer<'_, bool> {
         unreachable!("no test prunes")
     }

@@ -223,14 +223,14 @@ async fn capacity_is_checked_against_the_shipped_pool() {
     let tenant = bench.tenant("shop").await;
     let ask = |body: Value| {
         let question = read(&body, CapacityQuestion::read).map_err(ServiceError::Invalid)?;
-        bench.registry.check_capacity(&tenant, &question)
+        bench.registry.check_capacity(&tenant, question.pool.as_ref(), &question.active.unwrap_or_default())
     };
     let report = ask(json!({"active": {"free": 60, "standard": 20, "pro": 5}})).unwrap();
     let output = report.meters.iter().find(|row| row.meter == "output_tokens").unwrap();
     assert_eq!((output.demand, output.allowed, output.fits), (Some(68_000), Some(70_000), true));
     assert_eq!(pointers(ask(json!({"active": {"gold": 1}}))), ["/active/gold"]);
     assert_eq!(pointers(ask(json!({"active": {}, "pool": "x"}))), ["/pool"]);
-    assert_eq!(pointers(ask(json!({"pool": "default"}))), ["/active"]);
+    assert_eq!(pointers(ask(json!({"active": 7}))), ["/active"]);
 }
 
 #[tokio::test]

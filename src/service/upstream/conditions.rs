@@ -64,6 +64,7 @@ pub struct Conditions {
     pub brakes: AtomicU64,
     pub lowered: AtomicU64,
     pub corrections: AtomicU64,
+    pub pushed_over: AtomicU64,
     pub feedback: AtomicU64,
 }
 

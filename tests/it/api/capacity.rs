@@ -4,7 +4,8 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::harness::sheets::Sheet;
+use crate::harness::compare::assert_has;
+use crate::harness::sheets::{PoolSheet, Sheet};
 use crate::harness::{Server, Tenant, binary};
 
 /// The line of a report that speaks of output tokens.
@@ -91,4 +92,77 @@ fn the_command_line_prints_a_table_and_says_no_by_its_exit_code() {
     assert_eq!(run(&["capacity", "--active", "free=100,standard=20,pro=5"]).0, Some(1));
     assert_eq!(run(&["capacity", "--active", "free=many"]).0, Some(2));
     assert_eq!(run(&["capacity", "--nonsense"]).0, Some(2));
+}
+
+/// Ten of each plan at most: `small` draws 100 output tokens a minute, `large` 1,000.
+async fn two_plans() -> Tenant {
+    let t = Tenant::with(Sheet::named("small").ob(100, 100)).await;
+    t.put_plan(&Sheet::named("large").ob(1000, 1000).json()).await.ok();
+    t.pool(&PoolSheet::new("default", &["*"]).output_tokens(0, 0).field("enforced", json!(false))).await;
+    t
+}
+
+fn active_of(report: &Value, plan: &str) -> Value {
+    let line = output_line(report);
+    let parts = line["by_plan"].as_array().cloned().unwrap_or_default();
+    parts.into_iter().find(|part| part["plan"] == plan).unwrap_or_else(|| panic!("no {plan}: {line}"))["active"]
+        .clone()
+}
+
+#[tokio::test]
+async fn without_active_users_the_measured_peak_of_seven_days_counts() {
+    let t = two_plans().await;
+    let measured = async || {
+        let report = t.capacity(&json!({})).await.ok();
+        assert_eq!(report["measured"], true);
+        (active_of(&report, "small"), active_of(&report, "large"))
+    };
+    assert_eq!(measured().await, (json!(0), json!(0)));
+    t.set_plan("l", "large").await.ok();
+    for user in ["a", "b", "a", "l"] {
+        t.ask(user, 1, 1).await.ok();
+    }
+    t.check(json!({"user": "dry", "dry_run": true})).await.ok();
+    t.ask("refused", 0, 101).await.refused(413, "exceeds_capacity");
+    assert_eq!(measured().await, (json!(2), json!(1)));
+    // In the next five minutes fewer, and then more: who comes and goes is not there at once.
+    t.pass(300_000).await;
+    t.ask("c", 1, 1).await.ok();
+    assert_eq!(measured().await, (json!(2), json!(1)));
+    t.pass(300_000).await;
+    for user in ["a", "b", "c", "d"] {
+        t.ask(user, 1, 1).await.ok();
+    }
+    assert_eq!(measured().await, (json!(4), json!(1)));
+    t.pass(7 * 86_400_000 - 300_000).await;
+    assert_eq!(measured().await, (json!(4), json!(0)));
+    t.pass(300_000).await;
+    assert_eq!(measured().await, (json!(0), json!(0)));
+    let given = t.capacity(&json!({"active": {"small": 9}})).await.ok();
+    assert_eq!((&given["measured"], active_of(&given, "small")), (&json!(false), json!(9)));
+}
+
+#[tokio::test]
+async fn a_change_that_lets_users_draw_more_than_a_pool_allows_is_told() {
+    let t = two_plans().await;
+    // Three at 100 a minute: 300 of 1,150.
+    t.pool(&PoolSheet::new("default", &["*"]).output_tokens(50, 1150)).await;
+    for user in ["a", "b", "c"] {
+        t.ask(user, 1, 1).await.ok();
+    }
+    let moved = t.set_plan("a", "large").await.ok();
+    let warning =
+        json!({"pool": "default", "meter": "output_tokens", "demand": 1200, "allowed": 1150, "pointer": ""});
+    assert_has(&moved["warnings"][0], &warning);
+    // It was done, and is not told again for what changes nothing.
+    assert_eq!(t.set_plan("a", "large").await.ok()["warnings"], Value::Null);
+    assert_eq!(t.put_user("b", json!({"verified": true})).await.ok()["warnings"], Value::Null);
+    let put = t.put_user("b", json!({"plan": "large"})).await.ok();
+    assert_eq!(put["warnings"][0]["pool"], "default");
+    let smaller = t.put_plan(&Sheet::named("small").ob(90, 90).json()).await.ok();
+    assert_eq!(smaller["warnings"], json!([]));
+    let larger = t.put_plan(&Sheet::named("small").ob(400, 400).json()).await.ok();
+    assert_has(&larger["warnings"][0], &json!({"pool": "default", "demand": 1200, "allowed": 1150}));
+    let dry = Sheet::named("small").ob(500, 500).field("dry_run", json!(true));
+    assert_has(&t.put_plan(&dry.json()).await.ok()["warnings"][0], &json!({"demand": 1500}));
 }

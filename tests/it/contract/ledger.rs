@@ -3,6 +3,7 @@
 //! A back end is a [`Room`] and one line at the end. Every behaviour gets a
 //! room of its own: one database that can be opened more than once.
 
+mod active;
 mod changes;
 mod conditions;
 mod doubts;
@@ -71,6 +72,11 @@ macro_rules! contract {
                 sums_end_where_whole_numbers_of_json_do,
                 users_who_share_a_device_or_an_address_are_found_with_their_use,
                 a_ranking_is_kept_in_parts_until_it_is_old_or_there_are_many,
+            }
+            active::{
+                the_peak_of_active_users_is_the_busiest_slots,
+                a_user_whom_several_nodes_see_counts_once,
+                who_was_active_long_ago_is_forgotten,
             }
             holds::{
                 a_hold_reads_back_as_it_was_written,

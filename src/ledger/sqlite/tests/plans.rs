@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, Row};
 use super::super::ended;
 use super::Dir;
 use crate::ledger::sql::{
-    changes, doubts, erasing, history, minutes, outputs, pruning, read, records, tallies, users,
+    active, changes, doubts, erasing, history, minutes, outputs, pruning, read, records, tallies, users,
 };
 
 pub(super) async fn plan(dir: &Dir, query: &str) -> String {
@@ -58,6 +58,9 @@ async fn no_query_reads_a_whole_table() {
         (outputs::PRUNE_OUTPUTS, &["outputs USING PRIMARY KEY (tenant=? AND day<?)"]),
         (doubts::DOUBTFUL, &["holds_open_by_time (tenant=? AND doubtful_from>? AND doubtful_from<?)"]),
         (doubts::DOUBTFUL_OF_USER, &["holds_open_by_user (tenant=? AND user_id=?)"]),
+        (active::SEEN, &["sqlite_autoindex_active_1 (tenant=? AND slot=? AND plan=?)"]),
+        (active::PEAKS, &["sqlite_autoindex_active_1 (tenant=? AND slot>? AND slot<?)"]),
+        (active::FORGET, &["sqlite_autoindex_active_1 (tenant=? AND slot<?)"]),
         (pruning::END, &["COVERING INDEX sqlite_autoindex_holds_1 (id>? AND id<?)"]),
         (
             pruning::PRUNE,
