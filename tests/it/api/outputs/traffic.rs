@@ -227,7 +227,10 @@ async fn what_auto_reserves_and_admits_of_recorded_traffic() {
             admitted.push(all.admitted);
             assert!(all.cut * 100 <= all.admitted, "more than one answer in a hundred is cut off: {all:?}");
         }
-        assert!(admitted[0] <= admitted[1] && admitted[1] <= admitted[2], "{admitted:?}");
+        let [most, less, learned] = admitted[..] else { panic!("{admitted:?}") };
+        // Until enough is known, `auto` reserves the cap: where little is short, that shows.
+        assert!(most <= learned && 99 * less <= 100 * learned, "{stock:?}: {admitted:?}");
+        assert!(!matches!(stock, Stock::Pool(_)) || less < learned, "{stock:?}: {admitted:?}");
     }
 }
 
