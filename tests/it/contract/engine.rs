@@ -468,6 +468,7 @@ async fn parallel_takes_admit_exactly_what_there_is() {
 
 mod apart;
 mod moving;
+mod rolling;
 
 #[tokio::test]
 async fn what_others_used_of_a_bucket_is_gone_once_however_often_it_is_told() {

@@ -115,6 +115,12 @@ fn assert_clean(outcome: &Outcome) {
     assert_eq!((outcome.done, outcome.sends, outcome.rejected), (jobs, jobs, 0), "{outcome:?}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "only prints"]
+async fn all_that_was_published() {
+    table().await.iter().for_each(|row| println!("{row}"));
+}
+
 #[tokio::test]
 async fn sixty_jobs_are_sent_once_each_and_take_little_longer_than_they_must() {
     for counts_rejected in [false, true] {

@@ -1,5 +1,5 @@
 //! An hour of two recorded traces on one vendor's limit: chats as interactive, completions of code
-//! as bulk. Without the recordings, a small made-up trace.
+//! as bulk; `UPSTREAM_MINUTES=20-30` takes a part of it. Without the recordings, a small made-up trace.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::{free_tenant, jobs, seconds};
 use crate::harness::Tenant;
 use crate::harness::sheets::PoolSheet;
 use crate::harness::vendor::{Counts, How, Rate, Rules, Style, Vendor, What};
-use crate::model::oracle::calendar::Ms;
+use crate::model::oracle::calendar::{MINUTE_MS, Ms};
 
 /// What an interactive call is made with, best first; bulk insists on the first.
 const MODELS: &[&str] = &["opus", "haiku"];
@@ -30,9 +30,15 @@ fn recorded() -> Recorded {
     let file = |name: &str| Path::new(&folder).join(name);
     let mut streams = read(&file("azure_llm_2023_conv.csv"), false);
     streams.extend(read(&file("azure_llm_2023_code.csv"), true));
+    let part = std::env::var("UPSTREAM_MINUTES").ok();
+    if let Some((from, to)) = part.as_deref().and_then(|part| part.split_once('-')) {
+        let [from, to] = [from, to].map(|minute| minute.parse::<Ms>().expect("a minute") * MINUTE_MS);
+        streams.retain(|stream| (from..to).contains(&stream[0].at));
+        streams.iter_mut().for_each(|stream| stream[0].at -= from);
+    }
     match streams.is_empty() {
         true => made_up(),
-        false => Recorded { from: "an hour of two recorded traces", streams, limit: 1_000_000 },
+        false => Recorded { from: "two recorded traces", streams, limit: 1_000_000 },
     }
 }
 

@@ -10,7 +10,7 @@ use super::*;
 use crate::harness::proxy::Proxy;
 use crate::harness::redis::{Node, Single};
 
-const FIRST: Slot = Slot { epoch: 1, drained: 0 };
+pub(super) const FIRST: Slot = Slot { epoch: 1, drained: 0 };
 const TENANT: TenantRef = TenantRef(1);
 
 /// A server of the test's own, with one node on it.
