@@ -9,6 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::time::Duration;
 
+use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -16,6 +17,9 @@ use super::jobs::Dice;
 use crate::harness::vendor::{Call, Vendor};
 use crate::harness::{Reply, Tenant};
 use crate::model::oracle::calendar::{Ms, instant, wire};
+
+/// The service lets nobody wait for more than a minute of real time.
+const LONGEST: Duration = Duration::from_secs(90);
 
 #[derive(Debug, Clone)]
 pub struct Job {
@@ -297,7 +301,8 @@ impl World<'_> {
         self.asked += 1;
         tokio::spawn(async move {
             // Nobody listens any more when a test has failed.
-            let _ = tell.send((stream, client.check(body).await));
+            let check = client.request(Method::POST, "/v1/check").timeout(LONGEST).json(&body);
+            let _ = tell.send((stream, client.send(check).await));
         });
         self.answers().await;
     }
