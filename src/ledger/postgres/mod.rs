@@ -427,15 +427,7 @@ impl Ledger for PostgresLedger {
     }
 
     fn prune_holds(&self, asked: Pruning) -> Answer<'_, Pruned> {
-        async move {
-            let found: BoxFuture<'_, Result<_, LedgerError>> =
-                read!(self, |c| pruning::find(c, self.origin, &asked));
-            match found.await? {
-                Some(_) => write!(self, |c| pruning::step(c, self.origin, &asked)).await,
-                None => Ok(Pruned::Nothing),
-            }
-        }
-        .boxed()
+        write!(self, |c| pruning::step(c, self.origin, &asked))
     }
 
     fn minutes(&self, tenant: TenantRef, query: MinutesQuery) -> Answer<'_, Vec<MinuteRow>> {

@@ -1,38 +1,19 @@
 //! Two nodes on the same stores: what one of them decided or wrote, the other one knows.
 
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use super::authorization::callers::{api_key, remove_key};
 use crate::harness::compare::assert_has;
-use crate::harness::lasting::found_or_skipped;
 use crate::harness::sheets::{PoolSheet, Sheet};
-use crate::harness::stores::Stores;
-use crate::harness::{Client, Events, Server, Tenant, row};
+use crate::harness::{Client, Events, Pair, Tenant, row};
 
 /// A tenant of the first node, and a client of the second one. `None`: there are no servers for
 /// them here.
 pub async fn pair() -> Option<(Tenant, Client)> {
-    static NODES: OnceLock<Option<[Server; 2]>> = OnceLock::new();
-    let start = || {
-        if !found_or_skipped("redis-server") || crate::harness::postgres::Postgres::shared().is_none() {
-            return None;
-        }
-        let stores = match Stores::of_this_run() {
-            Stores::Embedded => Stores::Redis,
-            shared => shared,
-        };
-        let first = Server::start_on(&stores.settings(), &[]);
-        let second = first.beside(&[]);
-        Some([first, second])
-    };
-    let [first, second] =
-        tokio::task::spawn_blocking(move || NODES.get_or_init(start)).await.unwrap().as_ref()?;
-    let t = Tenant::on(first, "UTC", "2026-03-10T12:00:00.000Z").await;
-    let other = Client::new(&second.url, &t.token(&["--scope", "check quota admin:read admin:write"]));
-    Some((t, other))
+    static NODES: Pair = Pair::new();
+    NODES.tenant().await
 }
 
 /// Longer than the bound, on a machine that is crowded.
@@ -178,4 +159,26 @@ async fn what_a_vendor_said_to_one_node_holds_calls_back_at_the_other() {
     soon("a closure", async || paused(&t).await).await;
     t.post("/v1/admin/pools/default/open", &json!({"reason": "paid"})).await.ok();
     soon("an opening", async || !paused(&other).await).await;
+}
+
+#[tokio::test]
+async fn how_busy_a_pool_was_is_known_to_a_node_that_saw_none_of_it() {
+    let Some((t, other)) = pair().await else { return };
+    t.plan(&Sheet::new().dr(1000)).await;
+    t.pool(&PoolSheet::new("default", &["*"]).field("ramp", json!({"floor": 1000}))).await;
+    t.ask("u", 1000, 0).await.ok();
+    let allowed = async |node: &Client| {
+        node.get("/v1/admin/pools/default").await.body["condition"]["ramp"].as_u64().unwrap_or(0)
+    };
+    t.pass(16 * 60_000).await;
+    assert_eq!(allowed(&t).await, 1470);
+    // It is put on record every five seconds.
+    let from = Instant::now();
+    while allowed(&other).await != 1470 {
+        assert!(from.elapsed() < 4 * PATIENCE, "the other node does not know how busy it was");
+    }
+    let call = |input: i64| json!({"user": "v", "input_tokens": input});
+    other.check(call(1400)).await.ok();
+    t.check(call(71)).await.refused(429, "upstream_capacity_exceeded");
+    other.check(call(70)).await.ok();
 }

@@ -1,41 +1,22 @@
 //! One line before a pool, whichever node a call waits at.
 
-use std::sync::OnceLock;
-
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::queue::{by_hand, depth, until_depth};
 use crate::harness::compare::assert_has;
-use crate::harness::lasting::found_or_skipped;
 use crate::harness::sheets::{PoolSheet, Sheet};
-use crate::harness::stores::Stores;
-use crate::harness::{Client, Server, Tenant, number_from_env};
+use crate::harness::{Client, Pair, Tenant, number_from_env};
 
 /// A tenant of two nodes at which nobody else waits. `None`: there are no servers for them here.
 async fn pair(places: u64) -> Option<(Tenant, [Client; 2], MutexGuard<'static, ()>)> {
-    static NODES: OnceLock<Option<[Server; 2]>> = OnceLock::new();
+    static NODES: Pair = Pair::new();
     static TURN: Mutex<()> = Mutex::const_new(());
     let turn = TURN.lock().await;
-    let start = || {
-        if !found_or_skipped("redis-server") || crate::harness::postgres::Postgres::shared().is_none() {
-            return None;
-        }
-        let stores = match Stores::of_this_run() {
-            Stores::Embedded => Stores::Redis,
-            shared => shared,
-        };
-        let first = Server::start_on(&stores.settings(), &[]);
-        let second = first.beside(&[]);
-        Some([first, second])
-    };
-    let [first, second] =
-        tokio::task::spawn_blocking(move || NODES.get_or_init(start)).await.unwrap().as_ref()?;
-    let t = Tenant::on(first, "UTC", "2026-03-10T12:00:00.000Z").await;
+    let (t, other) = NODES.tenant().await?;
     t.plan(&Sheet::new().dr(1_000_000)).await;
     let pool = PoolSheet::new("default", &["*"]).places(places).field("max_queue", json!(100_000));
     t.pool(&pool).await;
-    let other = Client::new(&second.url, &t.token(&["--scope", "check quota admin:read admin:write"]));
     let nodes = [t.client.clone(), other];
     // The second node knows the pool by then.
     while nodes[1].get("/v1/admin/pools/default").await.status != 200 {}
