@@ -440,19 +440,13 @@ impl Ledger for PostgresLedger {
     }
 
     fn duplicates(&self, tenant: TenantRef, query: DuplicatesQuery) -> Answer<'_, Vec<Duplicate>> {
-        async move {
-            let query = Query::Duplicates { tenant, query };
-            self.rows(query, |rows| duplicates::gather(&rows)).await
-        }
-        .boxed()
+        let query = Query::Duplicates { tenant, query };
+        async move { self.rows(query, |rows| duplicates::gather(&rows)).await }.boxed()
     }
 
     fn ranking(&self, tenant: TenantRef, query: RankingQuery, limit: u32) -> Answer<'_, Ranking> {
-        async move {
-            let query = Query::Ranking { tenant, query, limit };
-            self.rows(query, |rows| rankings::ranking(&rows)).await
-        }
-        .boxed()
+        let query = Query::Ranking { tenant, query, limit };
+        async move { self.rows(query, |rows| rankings::ranking(&rows)).await }.boxed()
     }
 
     fn keep_ranking(
