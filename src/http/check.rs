@@ -146,17 +146,21 @@ fn read_max_output(fields: &mut Reader<'_, '_>) -> MaxOutput {
 /// One model, or a list of them of which the first is the caller's first choice.
 fn read_models(fields: &mut Reader<'_, '_>) -> (Option<Name>, Option<Vec<Name>>) {
     let model = fields.optional("model").parsed(Name::parse);
-    let models = fields.optional("models").list(MAX_MODELS, |model| model.parsed(Name::parse));
+    let mut named = 0;
+    let models = fields.optional("models").list(MAX_MODELS, |model| {
+        named += 1;
+        model.parsed(Name::parse)
+    });
     let Some(models) = models else { return (model, None) };
     if fields.has("model") {
         fields.fault("models", "is not allowed beside `model`");
     }
+    if named == 0 {
+        fields.fault("models", "must name at least one model");
+    }
     match models.first().cloned() {
         Some(first) => (Some(first), Some(models)),
-        None => {
-            fields.fault("models", "must name at least one model");
-            (None, None)
-        }
+        None => (None, None),
     }
 }
 
@@ -291,7 +295,7 @@ pub struct AllowView<'a> {
 
 /// What the caller may use, and by which of the models it named.
 #[derive(Serialize, ToSchema)]
-#[schema(as = Grant)]
+#[schema(as = GrantedModel)]
 struct GrantView<'a> {
     #[serde(flatten)]
     granted: GrantedView,

@@ -78,7 +78,9 @@ fn read_headers(headers: &mut Reader<'_, '_>) -> Vec<(String, String)> {
             Some(Node::Text(text)) => text.to_string(),
             Some(Node::Integer(number)) => number.to_string(),
             Some(Node::Decimal(number)) => number.to_string(),
-            _ => continue,
+            None | Some(Node::Null) => continue,
+            // It is there, and says nothing.
+            Some(_) => String::new(),
         };
         if read.len() < MAX_HEADERS {
             read.push((name.to_ascii_lowercase(), value));

@@ -135,7 +135,9 @@ impl Answer<'_> {
             Says::TooFast(_) => rate(now.plus_ms(UNTOLD_MS)),
             // A refusal that will pass says when; one of which the headers are
             // known and do not say it will not.
-            _ if self.headers.is_some() => Meaning::Spent { why: "a 429 that names no wait".into() },
+            _ if self.headers.is_some() && !self.names_a_wait() => {
+                Meaning::Spent { why: "a 429 that names no wait".into() }
+            }
             _ => rate(now.plus_ms(UNTOLD_MS)),
         }
     }
@@ -182,6 +184,11 @@ impl Answer<'_> {
             return Some(bounded(now.plus_ms(ms.ceil() as i64), now));
         }
         Some(self.at(read_when(self.header("retry-after")?)?, now))
+    }
+
+    /// Whether there is such a header, readable or not.
+    fn names_a_wait(&self) -> bool {
+        self.header("retry-after").is_some() || self.header("retry-after-ms").is_some()
     }
 
     /// When what is used up is there again by the headers: of what they say is

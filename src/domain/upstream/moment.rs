@@ -64,8 +64,13 @@ pub fn read_duration(text: &str) -> Option<i64> {
     (!text.is_empty() && ms < MOST_MS).then_some(ms.ceil() as i64)
 }
 
-/// A date as HTTP writes it: `Tue, 10 Mar 2026 12:00:30 GMT`.
+/// A date as HTTP writes it, in any of the three forms that it has had:
+/// `Tue, 10 Mar 2026 12:00:30 GMT`; also with another zone, as mail has it.
 pub fn read_date(text: &str) -> Option<Millis> {
+    if let Ok(time) = httpdate::parse_http_date(text) {
+        let since = time.duration_since(std::time::UNIX_EPOCH).ok()?;
+        return i64::try_from(since.as_millis()).ok().map(Millis);
+    }
     let zoned = jiff::fmt::rfc2822::parse(text).ok()?;
     Some(Millis(zoned.timestamp().as_millisecond()))
 }

@@ -38,6 +38,24 @@ fn retry_after_is_seconds_or_a_date_or_milliseconds() {
 }
 
 #[test]
+fn all_three_dates_of_http_are_read() {
+    for date in
+        ["Tue, 10 Mar 2026 12:00:30 GMT", "Tuesday, 10-Mar-26 12:00:30 GMT", "Tue Mar 10 12:00:30 2026"]
+    {
+        assert_eq!(wait(&[("retry-after", date)]), Some(30_000), "{date}");
+    }
+}
+
+#[test]
+fn a_wait_that_cannot_be_read_is_a_short_one_and_no_closure() {
+    for odd in ["soon", "-5", "NaN", "inf", "99999999999999999999", "", "Tue, 10 Mar"] {
+        assert_eq!(wait(&[("retry-after", odd)]), Some(UNTOLD_MS), "{odd}");
+        assert_eq!(wait(&[("retry-after-ms", odd)]), Some(UNTOLD_MS), "{odd}");
+    }
+    assert!(is_spent(&answer(429, &[("content-type", "text/plain")], None)), "none at all");
+}
+
+#[test]
 fn a_date_is_taken_from_the_answers_own_date() {
     let headers =
         [("date", "Tue, 10 Mar 2026 10:00:00 GMT"), ("retry-after", "Tue, 10 Mar 2026 10:00:07 GMT")];

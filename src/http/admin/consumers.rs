@@ -102,8 +102,14 @@ enum Asked {
 
 fn wants_csv(accept: Option<&HeaderValue>) -> bool {
     let types = accept.and_then(|value| value.to_str().ok()).unwrap_or_default().split(',');
-    let mut names = types.map(|part| part.split(';').next().unwrap_or_default().trim());
-    names.find(|name| ["text/csv", "application/json", "*/*"].contains(name)) == Some("text/csv")
+    let wanted = types.filter_map(|part| {
+        let mut parts = part.split(';').map(str::trim);
+        let name = parts.next().unwrap_or_default().to_ascii_lowercase();
+        let quality = parts.find_map(|part| part.strip_prefix("q=")).map_or(Ok(1.0), str::parse::<f64>);
+        let is_wanted = quality.is_ok_and(|quality| quality > 0.0);
+        (is_wanted && ["text/csv", "application/json", "*/*"].contains(&&*name)).then_some(name)
+    });
+    wanted.into_iter().next().is_some_and(|first| first == "text/csv")
 }
 
 fn choice<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
@@ -304,6 +310,7 @@ mod tests {
     fn csv_is_given_to_those_who_ask_for_it_before_json() {
         let wants = |text: &'static str| wants_csv(Some(&HeaderValue::from_static(text)));
         assert!(wants("text/csv") && wants("text/html, text/csv;q=0.9, */*"));
+        assert!(wants("TEXT/CSV; q=1") && !wants("text/csv;q=0, application/json"));
         assert!(!wants("*/*") && !wants("application/json, text/csv") && !wants("") && !wants_csv(None));
     }
 

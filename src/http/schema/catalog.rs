@@ -184,7 +184,7 @@ pub struct RampDocument {
 pub struct PoolLimitDocument {
     #[schema(example = "output_tokens_per_minute")]
     pub name: String,
-    #[schema(example = "bucket")]
+    #[schema(example = "bucket", pattern = "^(bucket|rolling|window|slots)$")]
     pub kind: String,
     #[schema(example = "output_tokens")]
     pub meter: Option<String>,
@@ -201,6 +201,17 @@ pub struct PoolLimitDocument {
     pub capacity: Option<u64>,
     pub refill_per_minute: Option<u64>,
     pub limit: Option<u64>,
+    /// Windows, as in a sheet: `day`, `week`, `month`, `lifetime`, or an object with one
+    /// of `hours`, `days`, `session_hours`.
+    pub period: Option<serde_json::Value>,
+    /// Windows: an IANA name; default: the tenant's.
+    pub zone: Option<String>,
+    #[schema(default = "hard", pattern = "^(hard|soft|shadow)$")]
+    pub enforce: Option<String>,
+    /// Globs: only calls of these models count.
+    pub models: Option<Vec<String>>,
+    /// Globs: only calls of these features count.
+    pub features: Option<Vec<String>>,
 }
 
 #[derive(ToSchema)]
@@ -352,11 +363,10 @@ pub struct FeedbackRequest {
     /// The vendor's headers as they came; values are texts, numbers or lists of texts.
     /// Those of no interest may be among them, or left out.
     #[schema(value_type = Option<Object>)]
-    pub headers: Option<String>,
+    pub headers: Option<serde_json::Value>,
     /// The body of a refusal, parsed or as text. It tells a rate limit from a spend
     /// limit where the headers do not.
-    #[schema(value_type = Option<Object>)]
-    pub body: Option<String>,
+    pub body: Option<serde_json::Value>,
     #[schema(example = 2100)]
     pub latency_ms: Option<u64>,
     /// The lane of the call, as in its check.

@@ -197,7 +197,7 @@ impl Service {
             let outcome = self.attempt(context, &attempts[0]).await?;
             return Ok(Chosen { index: 0, outcome, because: Vec::new() });
         }
-        let mut refusals: Vec<Refusal> = Vec::new();
+        let mut refusals: Vec<Refused> = Vec::new();
         for whole in [true, false] {
             for (index, candidate) in admissible.candidates.iter().enumerate() {
                 let (least, most) = (candidate.output_min, candidate.output_max);
@@ -213,10 +213,13 @@ impl Service {
                 let attempt = &mut attempts[index];
                 attempt.take.ask.output_min = if whole { most } else { least };
                 attempt.take.quiet = true;
-                let refusal = match self.attempt(context, attempt).await? {
-                    Outcome::Paused(refusal, _) => refusal,
-                    Outcome::Taken(Taken::Refused { shortfalls, standings, .. }) => {
-                        attempt.charging.refusal(&shortfalls, &standings, context.now)
+                let refused = match self.attempt(context, attempt).await? {
+                    Outcome::Paused(refusal, waits) => Refused::of(refusal, waits, context),
+                    Outcome::Taken(Taken::Refused { shortfalls, standings, at_best_ms, .. }) => {
+                        let refusal = attempt.charging.refusal(&shortfalls, &standings, context.now);
+                        let turn = context.who.turn;
+                        let waits = turn.and_then(|of| attempt.waits(of.turn, &shortfalls, at_best_ms));
+                        Refused::of(refusal, waits, context)
                     }
                     outcome => {
                         refusals.truncate(index);
@@ -224,12 +227,12 @@ impl Service {
                     }
                 };
                 match refusals.get_mut(index) {
-                    Some(known) => *known = refusal,
-                    None => refusals.push(refusal),
+                    Some(known) => *known = refused,
+                    None => refusals.push(refused),
                 }
             }
         }
-        let soonest = (0..refusals.len()).min_by_key(|index| how_soon(&refusals[*index])).unwrap_or(0);
+        let soonest = (0..refusals.len()).min_by_key(|index| refusals[*index].how_soon()).unwrap_or(0);
         attempts[soonest].take.quiet = context.who.turn.is_some();
         let outcome = self.attempt(context, &attempts[soonest]).await?;
         refusals.truncate(soonest);
@@ -251,15 +254,31 @@ impl Service {
     }
 }
 
-fn because(refusals: Vec<Refusal>) -> Vec<WouldRefuse> {
-    refusals.into_iter().map(WouldRefuse::from).collect()
+fn because(refusals: Vec<Refused>) -> Vec<WouldRefuse> {
+    refusals.into_iter().map(|refused| WouldRefuse::from(refused.refusal)).collect()
 }
 
-/// What passes sooner is less.
-fn how_soon(refusal: &Refusal) -> (u8, u64) {
-    match refusal.remedy {
-        Some(Remedy::Wait { retry_after_ms }) => (0, retry_after_ms),
-        Some(Remedy::Reset { resets_at }) => (1, resets_at.map_or(u64::MAX, |at| at.0 as u64)),
-        Some(Remedy::Never { .. }) | None => (2, 0),
+/// One of the models, as it was refused.
+struct Refused {
+    refusal: Refusal,
+    /// The caller waits, and for this one that may end in time.
+    worth_waiting: bool,
+}
+
+impl Refused {
+    fn of(refusal: Refusal, waits: Option<Box<Waits>>, context: &Context<'_, '_>) -> Self {
+        let deadline = context.who.turn.map(|standing| standing.deadline);
+        let worth_waiting = waits.zip(deadline).is_some_and(|(waits, at)| waits.may_end_by(at, context.now));
+        Self { refusal, worth_waiting }
+    }
+
+    /// What passes sooner is less; what can be waited for is least.
+    fn how_soon(&self) -> (bool, u8, u64) {
+        let (kind, ms) = match self.refusal.remedy {
+            Some(Remedy::Wait { retry_after_ms }) => (0, retry_after_ms),
+            Some(Remedy::Reset { resets_at }) => (1, resets_at.map_or(u64::MAX, |at| at.0 as u64)),
+            Some(Remedy::Never { .. }) | None => (2, 0),
+        };
+        (!self.worth_waiting, kind, ms)
     }
 }

@@ -138,6 +138,12 @@ impl Waits {
 }
 
 impl Waits {
+    /// Whether there may be room in time, and a place to wait for it.
+    pub fn may_end_by(&self, deadline: Millis, now: Millis) -> bool {
+        let at_best = i64::try_from(self.at_best_ms).unwrap_or(i64::MAX);
+        now.plus_ms(at_best) <= deadline && !(self.stands && self.most == 0)
+    }
+
     /// When a look may come to something by itself, on a clock that stands.
     fn looks_at(&self, now: Millis, patience: &Patience, chair: &Chair<'_>) -> Millis {
         if !chair.is_first() {
@@ -157,6 +163,8 @@ pub(super) struct Standing {
     pub turn: Turn,
     /// It is in the line already.
     pub stands: bool,
+    /// Until when it waits.
+    pub deadline: Millis,
 }
 
 /// How long a call waits.
@@ -257,7 +265,7 @@ impl Service {
             }
             let stands = chair.as_ref().is_some_and(|chair| chair.seat.stands.load(SeqCst));
             let mut rung = chair.as_ref().map_or(0, |chair| chair.seat.rung());
-            let standing = Standing { turn: patience.turn, stands };
+            let standing = Standing { turn: patience.turn, stands, deadline: patience.deadline };
             let mut decision = self.judge_for(tenant, command, Some(standing)).await?;
             let (Some(mut waits), CheckReply::Refused(refusal)) =
                 (decision.waits.take(), &mut decision.reply)

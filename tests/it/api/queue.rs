@@ -292,3 +292,24 @@ async fn who_hangs_up_leaves_and_takes_nothing() {
     let hung_up = "apportion_queue_wait_seconds_count{lane=\"interactive\",outcome=\"hung_up\"} ";
     assert!(metrics.lines().any(|line| line.strip_prefix(hung_up).is_some_and(|n| n != "0")), "{metrics}");
 }
+
+#[tokio::test]
+async fn of_several_models_the_one_is_waited_for_that_can_be() {
+    for (max_queue, closed) in [(1000, true), (0, false)] {
+        for models in [json!(["big", "small"]), json!(["small", "big"])] {
+            let big = PoolSheet::new("big", &["big"]).places(1).field("max_queue", json!(max_queue));
+            let t = alone(Sheet::new(), big).await;
+            t.pool(&PoolSheet::new("small", &["small"]).places(1)).await;
+            t.check(json!({"user": "v", "model": "big"})).await.ok();
+            let hold = t.check(json!({"user": "v", "model": "small"})).await.hold_id();
+            if closed {
+                t.post("/v1/pools/big/feedback", &json!({"status": 402})).await.ok();
+            }
+            let waiting = waits(&t, json!({"user": "u", "models": models, "wait_ms": 30_000}));
+            until_depth(&t, (1, 0)).await;
+            t.release(&hold).await.ok();
+            let served = waiting.await.unwrap();
+            assert_eq!(served.body["granted"]["model"], "small", "{}", served.text);
+        }
+    }
+}
