@@ -12,7 +12,7 @@ mod moment;
 mod tests;
 
 use self::body::Says;
-use self::moment::{When, read_date, read_when};
+use self::moment::{MOST_MS, When, read_date, read_when};
 use super::charge::MeterCode;
 use super::document::Node;
 use super::time::{Millis, Period, Zone};
@@ -180,7 +180,7 @@ impl Answer<'_> {
     /// `retry-after-ms`, else `retry-after`.
     fn told_wait(&self, now: Millis) -> Option<Millis> {
         let ms = self.header("retry-after-ms").and_then(|value| value.parse::<f64>().ok());
-        if let Some(ms) = ms.filter(|ms| *ms >= 0.0) {
+        if let Some(ms) = ms.filter(|ms| (0.0..MOST_MS).contains(ms)) {
             return Some(bounded(now.plus_ms(ms.ceil() as i64), now));
         }
         Some(self.at(read_when(self.header("retry-after")?)?, now))

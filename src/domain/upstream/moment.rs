@@ -6,7 +6,7 @@ use crate::domain::time::Millis;
 const EPOCH_SECONDS: f64 = 1e9;
 const EPOCH_MS: f64 = 1e12;
 /// Beyond this a wait is no wait.
-const MOST_MS: f64 = 1e14;
+pub const MOST_MS: f64 = 1e14;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
