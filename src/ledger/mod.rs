@@ -8,6 +8,7 @@ mod history;
 mod minutes;
 mod postgres;
 mod ranking;
+mod reports;
 mod rights;
 mod sql;
 mod sqlite;
@@ -20,6 +21,7 @@ pub use history::{AuditEntry, AuditQuery, Edge, History, HistoryQuery};
 pub use minutes::{MinuteRow, MinutesQuery};
 pub use postgres::{PostgresLedger, look_at_postgres};
 pub use ranking::{Figure, Group, KeptPart, PART_ROWS, Ranked, Ranking, RankingQuery, Sums};
+pub use reports::Reports;
 pub use rights::{Granting, Month, Move, Overridden, Rights};
 pub use sqlite::{Durability, Inspection, SqliteLedger, inspect};
 pub use tallies::{
@@ -27,7 +29,6 @@ pub use tallies::{
     RefusedUser, THEIRS_MAX, Tally, Word,
 };
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
@@ -248,7 +249,7 @@ pub struct UsageRow {
 
 /// The durable truth. Every method is atomic; what has returned `Ok` survives
 /// kill -9 (and power loss with durability `commit`).
-pub trait Ledger: Send + Sync + 'static {
+pub trait Ledger: Reports {
     /// Writes all changes in one transaction.
     fn commit(&self, changes: Vec<Change>) -> Answer<'_, ()>;
     /// As [`commit`](Self::commit), and in the same transaction the slot on
@@ -380,49 +381,11 @@ pub trait Ledger: Send + Sync + 'static {
     /// A part of what is on record about a user.
     fn history(&self, tenant: TenantRef, query: HistoryQuery) -> Answer<'_, History>;
 
-    /// Adds to the counters of refusals, comparisons and outputs. The last
-    /// [`RECENT_MAX`] refusals of a user stay; of another limiter's words
-    /// [`THEIRS_MAX`] a tenant and day, the others as [`OTHER`].
-    fn add_tally(&self, tally: Arc<Tally>) -> Answer<'_, ()>;
-    /// A user's refusals by day and code, newest day first. To be asked for a
-    /// few days.
-    fn refusals(&self, tenant: TenantRef, user: UserId, days: Range<i32>) -> Answer<'_, Vec<RefusalCount>>;
-    /// By day, our word and theirs.
-    fn comparisons(&self, tenant: TenantRef, days: Range<i32>) -> Answer<'_, Vec<Comparison>>;
-    /// By plan the most users that were active in one of the slots. What is
-    /// older than eight days goes as newer comes.
-    fn active_peaks(&self, tenant: TenantRef, slots: Range<i64>) -> Answer<'_, Vec<(Name, u64)>>;
-    /// Takes out some of the counters of days before `day`. `false`: there are
-    /// no more.
-    fn prune_tallies(&self, tenant: TenantRef, day: i32) -> Answer<'_, bool>;
     /// Removes old holds, one step of a walk through all of them: finished ones
     /// that ended longer ago than they are kept, by their tenant's clock. Any
     /// process may ask; one at a time is at it, and each goes on where the walk
     /// was. A commit may have to wait for one step.
     fn prune_holds(&self, asked: Pruning) -> Answer<'_, Pruned>;
-    /// What features used, by minute and feature, ascending.
-    fn minutes(&self, tenant: TenantRef, query: MinutesQuery) -> Answer<'_, Vec<MinuteRow>>;
-    /// Takes out some of what is older than `minute`. `false`: there is no more.
-    fn prune_minutes(&self, tenant: TenantRef, minute: i64) -> Answer<'_, bool>;
-    /// Values of a signal that more than one user has, ascending. Erased users have none.
-    fn duplicates(&self, tenant: TenantRef, query: DuplicatesQuery) -> Answer<'_, Vec<Duplicate>>;
-    /// Who used most: the first `limit` rows.
-    fn ranking(&self, tenant: TenantRef, query: RankingQuery, limit: u32) -> Answer<'_, Ranking>;
-    /// Keeps a ranking in its parts, for its later pages. Of those a tenant has, the
-    /// oldest beyond a bound go, and all that were made before `since`.
-    fn keep_ranking(
-        &self,
-        tenant: TenantRef,
-        id: u128,
-        parts: Arc<[KeptPart]>,
-        since: Millis,
-    ) -> Answer<'_, ()>;
-    /// `None`: it is not kept (any more), or has no such part.
-    fn ranking_part(&self, tenant: TenantRef, id: u128, part: u32) -> Answer<'_, Option<KeptPart>>;
-    /// How long answers were since `day`, by feature and model, ascending.
-    fn outputs(&self, tenant: TenantRef, day: i32) -> Answer<'_, Vec<Output>>;
-    /// As [`prune_tallies`](Self::prune_tallies), of outputs alone.
-    fn prune_outputs(&self, tenant: TenantRef, day: i32) -> Answer<'_, bool>;
     /// Grows with every write to tenants, users and records, by whichever
     /// process: a cheap question for pollers.
     fn revision(&self) -> Answer<'_, u64>;

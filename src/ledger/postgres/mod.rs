@@ -7,8 +7,6 @@ mod purging;
 mod statement;
 
 use std::collections::HashSet;
-use std::ops::Range;
-use std::sync::Arc;
 
 use ahash::RandomState;
 use futures_util::FutureExt;
@@ -23,14 +21,13 @@ use super::sql::batch::Batch;
 use super::sql::doubts::Walk;
 use super::sql::read::{self, Query};
 use super::sql::{
-    Failure, active, audit, changes, commit, conditions, deleting, duplicates, erasing, history, minutes,
-    orgs, outputs, pruning, rankings, records, slots, tallies, users,
+    Failure, audit, changes, commit, conditions, deleting, erasing, history, orgs, pruning, records, slots,
+    users,
 };
 use super::{
-    Answer, AuditEntry, AuditQuery, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery, Duplicate,
-    DuplicatesQuery, Erasure, History, HistoryQuery, KeptPart, Ledger, LedgerError, MinuteRow, MinutesQuery,
-    Note, Org, Output, PoolCondition, Pruned, Pruning, Ranking, RankingQuery, Record, RecordKind,
-    RefusalCount, StoredAccount, Tally, TenantRow, UsageRow, User, UserQuery, Written,
+    Answer, AuditEntry, AuditQuery, Change, Changed, Changes, DoubtPage, DoubtQuery, Erasure, History,
+    HistoryQuery, Ledger, LedgerError, Note, Org, PoolCondition, Pruned, Pruning, Record, RecordKind,
+    StoredAccount, TenantRow, UsageRow, User, UserQuery, Written,
 };
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
@@ -92,6 +89,9 @@ macro_rules! administer {
         })
     }};
 }
+
+// After the macros, which it uses.
+mod reports;
 
 /// Looks at a database without changing it: its place without the password, and
 /// whether its schema is this version's.
@@ -406,69 +406,16 @@ impl Ledger for PostgresLedger {
         .boxed()
     }
 
-    fn add_tally(&self, tally: Arc<Tally>) -> Answer<'_, ()> {
-        write!(self, |c| tallies::add(c, &tally))
-    }
-
-    fn refusals(&self, tenant: TenantRef, user: UserId, days: Range<i32>) -> Answer<'_, Vec<RefusalCount>> {
-        read!(self, |c| tallies::refusals_of(c, tenant, user.clone(), days.clone()))
-    }
-
-    fn comparisons(&self, tenant: TenantRef, days: Range<i32>) -> Answer<'_, Vec<Comparison>> {
-        read!(self, |c| tallies::comparisons(c, tenant, days.clone()))
-    }
-
-    fn active_peaks(&self, tenant: TenantRef, slots: Range<i64>) -> Answer<'_, Vec<(Name, u64)>> {
-        read!(self, |c| active::peaks(c, tenant, slots.clone()))
-    }
-
-    fn prune_tallies(&self, tenant: TenantRef, day: i32) -> Answer<'_, bool> {
-        write!(self, |c| tallies::prune(c, tenant, day))
-    }
-
     fn prune_holds(&self, asked: Pruning) -> Answer<'_, Pruned> {
-        write!(self, |c| pruning::step(c, self.origin, &asked))
-    }
-
-    fn minutes(&self, tenant: TenantRef, query: MinutesQuery) -> Answer<'_, Vec<MinuteRow>> {
-        let query = Query::Minutes { tenant, query };
-        async move { self.rows(query, |rows| rows.iter().map(minutes::row).collect()).await }.boxed()
-    }
-
-    fn prune_minutes(&self, tenant: TenantRef, minute: i64) -> Answer<'_, bool> {
-        write!(self, |c| minutes::prune(c, tenant, minute))
-    }
-
-    fn duplicates(&self, tenant: TenantRef, query: DuplicatesQuery) -> Answer<'_, Vec<Duplicate>> {
-        let query = Query::Duplicates { tenant, query };
-        async move { self.rows(query, |rows| duplicates::gather(&rows)).await }.boxed()
-    }
-
-    fn ranking(&self, tenant: TenantRef, query: RankingQuery, limit: u32) -> Answer<'_, Ranking> {
-        let query = Query::Ranking { tenant, query, limit };
-        async move { self.rows(query, |rows| rankings::ranking(&rows)).await }.boxed()
-    }
-
-    fn keep_ranking(
-        &self,
-        tenant: TenantRef,
-        id: u128,
-        parts: Arc<[KeptPart]>,
-        since: Millis,
-    ) -> Answer<'_, ()> {
-        write!(self, |c| rankings::keep(c, tenant, id, &parts, since))
-    }
-
-    fn ranking_part(&self, tenant: TenantRef, id: u128, part: u32) -> Answer<'_, Option<KeptPart>> {
-        read!(self, |c| rankings::part(c, tenant, id, part))
-    }
-
-    fn outputs(&self, tenant: TenantRef, day: i32) -> Answer<'_, Vec<Output>> {
-        read!(self, |c| outputs::since(c, tenant, day))
-    }
-
-    fn prune_outputs(&self, tenant: TenantRef, day: i32) -> Answer<'_, bool> {
-        write!(self, |c| outputs::prune(c, tenant, day))
+        async move {
+            let found: BoxFuture<'_, Result<_, LedgerError>> =
+                read!(self, |c| pruning::find(c, self.origin, &asked));
+            match found.await? {
+                Some(_) => write!(self, |c| pruning::step(c, self.origin, &asked)).await,
+                None => Ok(Pruned::Nothing),
+            }
+        }
+        .boxed()
     }
 
     fn revision(&self) -> Answer<'_, u64> {

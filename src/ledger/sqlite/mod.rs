@@ -11,6 +11,7 @@ mod inspect;
 mod journal;
 mod open;
 mod purging;
+mod reports;
 mod statement;
 mod tail;
 mod writing;
@@ -18,7 +19,6 @@ mod writing;
 #[cfg(test)]
 mod tests;
 
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -35,14 +35,12 @@ use super::encoding::unpack_hold;
 use super::sql::batch::Batch;
 use super::sql::read::{self, Query};
 use super::sql::{
-    Failure, active, audit, changes, conditions, deleting, duplicates, erasing, history, minutes, orgs,
-    outputs, rankings, records, slots, tallies, users,
+    Failure, audit, changes, conditions, deleting, erasing, history, orgs, records, slots, users,
 };
 use super::{
-    Answer, AuditEntry, AuditQuery, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery, Duplicate,
-    DuplicatesQuery, Erasure, History, HistoryQuery, KeptPart, Ledger, LedgerError, MinuteRow, MinutesQuery,
-    Note, Org, Output, PoolCondition, Pruned, Pruning, Ranking, RankingQuery, Record, RecordKind,
-    RefusalCount, StoredAccount, Tally, TenantRow, UsageRow, User, UserQuery, Written,
+    Answer, AuditEntry, AuditQuery, Change, Changed, Changes, DoubtPage, DoubtQuery, Erasure, History,
+    HistoryQuery, Ledger, LedgerError, Note, Org, PoolCondition, Pruned, Pruning, Record, RecordKind,
+    StoredAccount, TenantRow, UsageRow, User, UserQuery, Written,
 };
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
@@ -398,80 +396,8 @@ impl Ledger for SqliteLedger {
         .boxed()
     }
 
-    fn add_tally(&self, tally: Arc<Tally>) -> Answer<'_, ()> {
-        self.write_beside(move |c| async move { tallies::add(c, &tally).await }.boxed()).boxed()
-    }
-
-    fn refusals(&self, tenant: TenantRef, user: UserId, days: Range<i32>) -> Answer<'_, Vec<RefusalCount>> {
-        self.read(move |c| tallies::refusals_of(c, tenant, user, days).boxed()).boxed()
-    }
-
-    fn comparisons(&self, tenant: TenantRef, days: Range<i32>) -> Answer<'_, Vec<Comparison>> {
-        self.read(move |c| tallies::comparisons(c, tenant, days).boxed()).boxed()
-    }
-
-    fn active_peaks(&self, tenant: TenantRef, slots: Range<i64>) -> Answer<'_, Vec<(Name, u64)>> {
-        self.read(move |c| active::peaks(c, tenant, slots).boxed()).boxed()
-    }
-
-    fn prune_tallies(&self, tenant: TenantRef, day: i32) -> Answer<'_, bool> {
-        self.write_beside(move |c| tallies::prune(c, tenant, day).boxed()).boxed()
-    }
-
     fn prune_holds(&self, asked: Pruning) -> Answer<'_, Pruned> {
         self.prune(asked).boxed()
-    }
-
-    fn minutes(&self, tenant: TenantRef, query: MinutesQuery) -> Answer<'_, Vec<MinuteRow>> {
-        async move {
-            let query = Query::Minutes { tenant, query };
-            let rows = self.whole_rows(|tail| !tail.is_empty(), &query).await?;
-            rows.iter().map(minutes::row).collect()
-        }
-        .boxed()
-    }
-
-    fn prune_minutes(&self, tenant: TenantRef, minute: i64) -> Answer<'_, bool> {
-        self.write_beside(move |c| minutes::prune(c, tenant, minute).boxed()).boxed()
-    }
-
-    fn duplicates(&self, tenant: TenantRef, query: DuplicatesQuery) -> Answer<'_, Vec<Duplicate>> {
-        async move {
-            let query = Query::Duplicates { tenant, query };
-            duplicates::gather(&self.whole_rows(|tail| !tail.is_empty(), &query).await?)
-        }
-        .boxed()
-    }
-
-    fn ranking(&self, tenant: TenantRef, query: RankingQuery, limit: u32) -> Answer<'_, Ranking> {
-        async move {
-            let query = Query::Ranking { tenant, query, limit };
-            rankings::ranking(&self.whole_rows(|tail| !tail.is_empty(), &query).await?)
-        }
-        .boxed()
-    }
-
-    fn keep_ranking(
-        &self,
-        tenant: TenantRef,
-        id: u128,
-        parts: Arc<[KeptPart]>,
-        since: Millis,
-    ) -> Answer<'_, ()> {
-        self.write_beside(move |c| async move { rankings::keep(c, tenant, id, &parts, since).await }.boxed())
-            .boxed()
-    }
-
-    fn ranking_part(&self, tenant: TenantRef, id: u128, part: u32) -> Answer<'_, Option<KeptPart>> {
-        self.read(move |c| rankings::part(c, tenant, id, part).boxed()).boxed()
-    }
-
-    fn outputs(&self, tenant: TenantRef, day: i32) -> Answer<'_, Vec<Output>> {
-        self.read(move |c| outputs::since(c, tenant, day).boxed()).boxed()
-    }
-
-    fn prune_outputs(&self, tenant: TenantRef, day: i32) -> Answer<'_, bool> {
-        self.write_beside(move |c| outputs::prune(c, tenant, day).boxed()).boxed()
     }
 
     fn revision(&self) -> Answer<'_, u64> {

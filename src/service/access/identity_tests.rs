@@ -8,7 +8,7 @@ use super::*;
 use crate::domain::document::Node;
 use crate::service::access::fake_signer::Signer;
 use crate::service::access::keys::{MintRequest, NewKey};
-use crate::service::tenancy::fake_ledger::Bench;
+use crate::service::tenancy::bench::Bench;
 
 /// A bench with one tenant whose key `signer` signs with.
 struct Stage {

@@ -2,7 +2,7 @@ use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::service::tenancy::fake_ledger::Bench;
+use crate::service::tenancy::bench::Bench;
 
 fn read(body: Value) -> Result<NewKey, Vec<String>> {
     let text = body.to_string();

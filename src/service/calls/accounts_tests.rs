@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use super::*;
 use crate::engine::MemoryEngine;
 use crate::service::Outage;
-use crate::service::tenancy::fake_ledger::Bench;
+use crate::service::tenancy::bench::Bench;
 
 /// With thousands of calls that wait and thousands of open holds in an account,
 /// none would ever see the end of it.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::service::entitlement::moving::PlanChange;
-use crate::service::tenancy::fake_ledger::Bench;
+use crate::service::tenancy::bench::Bench;
 
 fn id(text: &str) -> UserId {
     UserId::parse(text).unwrap()

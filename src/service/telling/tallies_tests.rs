@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use super::*;
 use crate::domain::decision::Code;
-use crate::service::tenancy::fake_ledger::{Bench, FakeLedger};
+use crate::service::tenancy::bench::Bench;
+use crate::service::tenancy::fake_ledger::FakeLedger;
 
 const TENANT: TenantRef = TenantRef(1);
 const CODE: &str = "request_rate_exceeded";

@@ -15,14 +15,14 @@ use crate::ledger::{
     Answer, AuditEntry, AuditQuery, Bucket, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery,
     Duplicate, DuplicatesQuery, Erasure, History, HistoryQuery, KeptPart, Ledger, LedgerError, MinuteRow,
     MinutesQuery, Note, Org, Output, PoolCondition, Pruned, Pruning, Ranking, RankingQuery, Record,
-    RecordKind, RefusalCount, StoredAccount, Tally, TenantRow, Told, UsageRow, User, UserQuery, What,
-    Written,
+    RecordKind, RefusalCount, Reports, StoredAccount, Tally, TenantRow, Told, UsageRow, User, UserQuery,
+    What, Written,
 };
 
 /// One process's way to a store that several may share.
 #[derive(Default)]
 pub struct FakeLedger {
-    store: Arc<FakeStore>,
+    pub(super) store: Arc<FakeStore>,
     origin: usize,
 }
 
@@ -360,6 +360,34 @@ impl Ledger for FakeLedger {
     fn history(&self, _: TenantRef, _: HistoryQuery) -> Answer<'_, History> {
         unreachable!("no test reads a history")
     }
+    fn prune_holds(&self, _: Pruning) -> Answer<'_, Pruned> {
+        unreachable!("no test prunes")
+    }
+    fn takes_writes(&self) -> Answer<'_, ()> {
+        self.answer(|| Ok(()))
+    }
+    fn revision(&self) -> Answer<'_, u64> {
+        self.answer(|| Ok(self.revision_now()))
+    }
+    fn changes_since(&self, revision: u64, limit: u32) -> Answer<'_, Changes> {
+        self.answer(|| {
+            let log = self.log.lock();
+            let upto = log.len() as u64;
+            let told = (1..).zip(&*log).filter(|(at, _)| *at > revision).map(|(at, (origin, changed))| {
+                Told { revision: at, ours: *origin == self.origin, changed: changed.clone() }
+            });
+            let known = self.pruned.load(SeqCst)..=upto;
+            let is_whole = known.contains(&revision) && upto - revision <= u64::from(limit);
+            let told = is_whole.then(|| told.collect());
+            Ok(Changes { upto, told })
+        })
+    }
+    fn close(&self) -> futures_util::future::BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+}
+
+impl Reports for FakeLedger {
     fn add_tally(&self, tally: Arc<Tally>) -> Answer<'_, ()> {
         self.answer(|| {
             self.tallies.lock().push(tally);
@@ -376,9 +404,6 @@ impl Ledger for FakeLedger {
         self.answer(|| Ok(Vec::new()))
     }
     fn prune_tallies(&self, _: TenantRef, _: i32) -> Answer<'_, bool> {
-        unreachable!("no test prunes")
-    }
-    fn prune_holds(&self, _: Pruning) -> Answer<'_, Pruned> {
         unreachable!("no test prunes")
     }
     fn minutes(&self, _: TenantRef, _: MinutesQuery) -> Answer<'_, Vec<MinuteRow>> {
@@ -418,83 +443,5 @@ impl Ledger for FakeLedger {
     }
     fn prune_outputs(&self, _: TenantRef, _: i32) -> Answer<'_, bool> {
         unreachable!("no test prunes")
-    }
-    fn takes_writes(&self) -> Answer<'_, ()> {
-        self.answer(|| Ok(()))
-    }
-    fn revision(&self) -> Answer<'_, u64> {
-        self.answer(|| Ok(self.revision_now()))
-    }
-    fn changes_since(&self, revision: u64, limit: u32) -> Answer<'_, Changes> {
-        self.answer(|| {
-            let log = self.log.lock();
-            let upto = log.len() as u64;
-            let told = (1..).zip(&*log).filter(|(at, _)| *at > revision).map(|(at, (origin, changed))| {
-                Told { revision: at, ours: *origin == self.origin, changed: changed.clone() }
-            });
-            let known = self.pruned.load(SeqCst)..=upto;
-            let is_whole = known.contains(&revision) && upto - revision <= u64::from(limit);
-            let told = is_whole.then(|| told.collect());
-            Ok(Changes { upto, told })
-        })
-    }
-    fn close(&self) -> futures_util::future::BoxFuture<'_, ()> {
-        Box::pin(async {})
-    }
-}
-
-/// A registry over a fresh ledger, with its folder of keys.
-pub struct Bench {
-    pub ledger: Arc<FakeLedger>,
-    pub registry: Arc<crate::service::Registry>,
-    dir: tempfile::TempDir,
-}
-
-impl Bench {
-    pub async fn new() -> Self {
-        let dir = tempfile::tempdir().expect("a folder");
-        let ledger = FakeLedger::open(&Arc::default());
-        let registry = Self::open(&ledger, &dir, true).await;
-        Self { ledger, registry, dir }
-    }
-
-    /// Another process on the same ledger and keys.
-    pub async fn other(&self) -> Arc<crate::service::Registry> {
-        Self::open(&FakeLedger::open(&self.ledger.store), &self.dir, true).await
-    }
-
-    /// A process that others can reach.
-    pub async fn exposed(&self) -> Arc<crate::service::Registry> {
-        Self::open(&FakeLedger::open(&self.ledger.store), &self.dir, false).await
-    }
-
-    pub async fn open(
-        ledger: &Arc<FakeLedger>,
-        dir: &tempfile::TempDir,
-        accept_generated_keys: bool,
-    ) -> Arc<crate::service::Registry> {
-        let options = crate::service::RegistryOptions {
-            server_key: None,
-            keys_dir: dir.path().join("keys"),
-            accept_generated_keys,
-            allow_private_targets: true,
-        };
-        let wall = Arc::new(super::clock::WallClock::new());
-        crate::service::Registry::open(ledger.clone(), wall, options).await.expect("an empty ledger opens")
-    }
-
-    /// A tenant with the shipped plans.
-    pub async fn tenant(&self, id: &str) -> Arc<crate::service::Tenant> {
-        self.make(id, false).await
-    }
-
-    /// A tenant with a clock of its own.
-    pub async fn test_tenant(&self, id: &str) -> Arc<crate::service::Tenant> {
-        self.make(id, true).await
-    }
-
-    async fn make(&self, id: &str, test: bool) -> Arc<crate::service::Tenant> {
-        let id = TenantId::parse(id).expect("a tenant id");
-        self.registry.create_tenant(&id, test, None, "test").await.expect("a new tenant")
     }
 }

@@ -13,8 +13,8 @@ use crate::service::entitlement::orgs::OrgChange;
 use crate::service::entitlement::profiles::Profile;
 use crate::service::entitlement::rights::OverridesPut;
 use crate::service::entitlement::users::UserChange;
+use crate::service::tenancy::bench::Bench;
 use crate::service::tenancy::catalog_writes::{ModelsPut, PlanPut, PoolPut};
-use crate::service::tenancy::fake_ledger::Bench;
 use crate::service::tenancy::tenants::TenantChange;
 
 fn name(text: &str) -> Name {

@@ -72,7 +72,7 @@ impl Registry {
 
 #[cfg(test)]
 mod tests {
-    use crate::service::tenancy::fake_ledger::Bench;
+    use crate::service::tenancy::bench::Bench;
 
     #[tokio::test]
     async fn all_nodes_know_one_number() {

@@ -1,6 +1,8 @@
 //! Tenants, their settings and catalogs, at hand and on record; what other
 //! processes write is followed from here.
 
+#[cfg(test)]
+pub(super) mod bench;
 pub(super) mod cache;
 pub mod catalog;
 pub mod catalog_writes;

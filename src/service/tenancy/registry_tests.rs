@@ -7,8 +7,8 @@ use crate::domain::document::{Fault, Node};
 use crate::domain::ids::Name;
 use crate::domain::time::Millis;
 use crate::service::entitlement::users::UserChange;
+use crate::service::tenancy::bench::Bench;
 use crate::service::tenancy::catalog_writes::{ModelsPut, PlanPut, PlanWritten, PoolPut};
-use crate::service::tenancy::fake_ledger::Bench;
 use crate::service::tenancy::tenants::TenantChange;
 use crate::service::upstream::capacity::CapacityQuestion;
 

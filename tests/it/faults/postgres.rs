@@ -7,7 +7,7 @@ use apportion::domain::slot::Fence;
 use apportion::domain::time::Millis;
 use apportion::ledger::{
     AuditQuery, Change, DoubtFilter, DoubtQuery, Edge, HistoryQuery, Ledger, LedgerError, PostgresLedger,
-    Pruned, Pruning, UserQuery,
+    Pruned, Pruning, Reports, UserQuery,
 };
 use futures_util::future::join_all;
 

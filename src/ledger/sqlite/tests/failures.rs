@@ -8,7 +8,7 @@ use super::super::Portions;
 use super::*;
 use crate::domain::ids::TenantId;
 use crate::ledger::{
-    Ledger, LedgerError, MinutesQuery, Note, Record, RecordKind, Signals, SqliteLedger, User,
+    Ledger, LedgerError, MinutesQuery, Note, Record, RecordKind, Reports, Signals, SqliteLedger, User,
 };
 
 fn chain(error: &dyn Error) -> String {

@@ -1,0 +1,88 @@
+//! What is counted beside the changes, and what is read of it all together.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use sqlx::postgres::PgConnection;
+
+use super::PostgresLedger;
+use super::connections::within;
+use crate::domain::charge::TenantRef;
+use crate::domain::ids::{Name, UserId};
+use crate::domain::time::Millis;
+use crate::ledger::sql::read::Query;
+use crate::ledger::sql::{active, duplicates, minutes, outputs, rankings, tallies};
+use crate::ledger::{
+    Answer, Comparison, Duplicate, DuplicatesQuery, KeptPart, MinuteRow, MinutesQuery, Output, Ranking,
+    RankingQuery, RefusalCount, Reports, Tally,
+};
+
+impl Reports for PostgresLedger {
+    fn add_tally(&self, tally: Arc<Tally>) -> Answer<'_, ()> {
+        write!(self, |c| tallies::add(c, &tally))
+    }
+
+    fn refusals(&self, tenant: TenantRef, user: UserId, days: Range<i32>) -> Answer<'_, Vec<RefusalCount>> {
+        read!(self, |c| tallies::refusals_of(c, tenant, user.clone(), days.clone()))
+    }
+
+    fn comparisons(&self, tenant: TenantRef, days: Range<i32>) -> Answer<'_, Vec<Comparison>> {
+        read!(self, |c| tallies::comparisons(c, tenant, days.clone()))
+    }
+
+    fn active_peaks(&self, tenant: TenantRef, slots: Range<i64>) -> Answer<'_, Vec<(Name, u64)>> {
+        read!(self, |c| active::peaks(c, tenant, slots.clone()))
+    }
+
+    fn prune_tallies(&self, tenant: TenantRef, day: i32) -> Answer<'_, bool> {
+        write!(self, |c| tallies::prune(c, tenant, day))
+    }
+
+    fn minutes(&self, tenant: TenantRef, query: MinutesQuery) -> Answer<'_, Vec<MinuteRow>> {
+        let query = Query::Minutes { tenant, query };
+        async move { self.rows(query, |rows| rows.iter().map(minutes::row).collect()).await }.boxed()
+    }
+
+    fn prune_minutes(&self, tenant: TenantRef, minute: i64) -> Answer<'_, bool> {
+        write!(self, |c| minutes::prune(c, tenant, minute))
+    }
+
+    fn duplicates(&self, tenant: TenantRef, query: DuplicatesQuery) -> Answer<'_, Vec<Duplicate>> {
+        async move {
+            let query = Query::Duplicates { tenant, query };
+            self.rows(query, |rows| duplicates::gather(&rows)).await
+        }
+        .boxed()
+    }
+
+    fn ranking(&self, tenant: TenantRef, query: RankingQuery, limit: u32) -> Answer<'_, Ranking> {
+        async move {
+            let query = Query::Ranking { tenant, query, limit };
+            self.rows(query, |rows| rankings::ranking(&rows)).await
+        }
+        .boxed()
+    }
+
+    fn keep_ranking(
+        &self,
+        tenant: TenantRef,
+        id: u128,
+        parts: Arc<[KeptPart]>,
+        since: Millis,
+    ) -> Answer<'_, ()> {
+        write!(self, |c| rankings::keep(c, tenant, id, &parts, since))
+    }
+
+    fn ranking_part(&self, tenant: TenantRef, id: u128, part: u32) -> Answer<'_, Option<KeptPart>> {
+        read!(self, |c| rankings::part(c, tenant, id, part))
+    }
+
+    fn outputs(&self, tenant: TenantRef, day: i32) -> Answer<'_, Vec<Output>> {
+        read!(self, |c| outputs::since(c, tenant, day))
+    }
+
+    fn prune_outputs(&self, tenant: TenantRef, day: i32) -> Answer<'_, bool> {
+        write!(self, |c| outputs::prune(c, tenant, day))
+    }
+}

@@ -1,0 +1,57 @@
+//! What is counted beside the changes, and what is read of it all together: for
+//! people, and for what is learned.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::{
+    Answer, Comparison, Duplicate, DuplicatesQuery, KeptPart, MinuteRow, MinutesQuery, Output, Ranking,
+    RankingQuery, RefusalCount, Tally,
+};
+#[cfg(doc)]
+use super::{OTHER, RECENT_MAX, THEIRS_MAX};
+use crate::domain::charge::TenantRef;
+use crate::domain::ids::{Name, UserId};
+use crate::domain::time::Millis;
+
+/// The part of the ledger that no decision waits for.
+pub trait Reports: Send + Sync + 'static {
+    /// Adds to the counters of refusals, comparisons and outputs. The last
+    /// [`RECENT_MAX`] refusals of a user stay; of another limiter's words
+    /// [`THEIRS_MAX`] a tenant and day, the others as [`OTHER`].
+    fn add_tally(&self, tally: Arc<Tally>) -> Answer<'_, ()>;
+    /// A user's refusals by day and code, newest day first. To be asked for a
+    /// few days.
+    fn refusals(&self, tenant: TenantRef, user: UserId, days: Range<i32>) -> Answer<'_, Vec<RefusalCount>>;
+    /// By day, our word and theirs.
+    fn comparisons(&self, tenant: TenantRef, days: Range<i32>) -> Answer<'_, Vec<Comparison>>;
+    /// By plan the most users that were active in one of the slots. What is
+    /// older than eight days goes as newer comes.
+    fn active_peaks(&self, tenant: TenantRef, slots: Range<i64>) -> Answer<'_, Vec<(Name, u64)>>;
+    /// Takes out some of the counters of days before `day`. `false`: there are
+    /// no more.
+    fn prune_tallies(&self, tenant: TenantRef, day: i32) -> Answer<'_, bool>;
+    /// What features used, by minute and feature, ascending.
+    fn minutes(&self, tenant: TenantRef, query: MinutesQuery) -> Answer<'_, Vec<MinuteRow>>;
+    /// Takes out some of what is older than `minute`. `false`: there is no more.
+    fn prune_minutes(&self, tenant: TenantRef, minute: i64) -> Answer<'_, bool>;
+    /// Values of a signal that more than one user has, ascending. Erased users have none.
+    fn duplicates(&self, tenant: TenantRef, query: DuplicatesQuery) -> Answer<'_, Vec<Duplicate>>;
+    /// Who used most: the first `limit` rows.
+    fn ranking(&self, tenant: TenantRef, query: RankingQuery, limit: u32) -> Answer<'_, Ranking>;
+    /// Keeps a ranking in its parts, for its later pages. Of those a tenant has, the
+    /// oldest beyond a bound go, and all that were made before `since`.
+    fn keep_ranking(
+        &self,
+        tenant: TenantRef,
+        id: u128,
+        parts: Arc<[KeptPart]>,
+        since: Millis,
+    ) -> Answer<'_, ()>;
+    /// `None`: it is not kept (any more), or has no such part.
+    fn ranking_part(&self, tenant: TenantRef, id: u128, part: u32) -> Answer<'_, Option<KeptPart>>;
+    /// How long answers were since `day`, by feature and model, ascending.
+    fn outputs(&self, tenant: TenantRef, day: i32) -> Answer<'_, Vec<Output>>;
+    /// As [`prune_tallies`](Self::prune_tallies), of outputs alone.
+    fn prune_outputs(&self, tenant: TenantRef, day: i32) -> Answer<'_, bool>;
+}
