@@ -196,6 +196,9 @@ impl MeterCode {
     pub const TOTAL: Self = Self(3);
     pub const CREDITS: Self = Self(4);
     pub const SLOTS: Self = Self(5);
+    /// Input where it counts when a call starts, as vendors do: taken at once,
+    /// held by nobody.
+    pub const INPUT_AT_START: Self = Self(255);
     const CUSTOM: u8 = 6;
 
     /// The n-th custom meter of the hold's `amounts`.
@@ -204,7 +207,8 @@ impl MeterCode {
     }
 
     pub fn custom_index(self) -> Option<usize> {
-        self.0.checked_sub(Self::CUSTOM).map(usize::from)
+        let index = self.0.checked_sub(Self::CUSTOM).filter(|_| self != Self::INPUT_AT_START);
+        index.map(usize::from)
     }
 
     /// The code of a built-in meter; `None` for a custom one.

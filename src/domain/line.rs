@@ -114,7 +114,7 @@ impl Load {
     pub fn of(&self, meter: MeterCode) -> u64 {
         match meter {
             MeterCode::REQUESTS => self.calls,
-            MeterCode::INPUT => self.input,
+            MeterCode::INPUT | MeterCode::INPUT_AT_START => self.input,
             MeterCode::OUTPUT => self.output,
             MeterCode::TOTAL => add_saturating(self.input, self.output),
             _ => 0,

@@ -248,7 +248,7 @@ impl Tally<'_> {
     pub fn of(&self, meter: MeterCode) -> u64 {
         match meter {
             MeterCode::REQUESTS => self.amounts.requests,
-            MeterCode::INPUT => self.amounts.input_tokens,
+            MeterCode::INPUT | MeterCode::INPUT_AT_START => self.amounts.input_tokens,
             MeterCode::OUTPUT => self.amounts.output_tokens,
             MeterCode::TOTAL => self.amounts.total_tokens,
             MeterCode::CREDITS => self.amounts.credits,

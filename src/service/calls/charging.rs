@@ -230,7 +230,10 @@ impl<'a> Subject<'a> {
         account: u8,
         call: &mut Call<'_>,
     ) -> Charge {
-        let (meter, mut demand) = demand(&limit.rule, call);
+        let (mut meter, mut demand) = demand(&limit.rule, call);
+        if pool.counts == PoolCounts::Actual && meter == MeterCode::INPUT {
+            meter = MeterCode::INPUT_AT_START;
+        }
         if pool.counts == PoolCounts::Actual && demand.per_output > 0 {
             demand.per_output = 0;
             // Of output that is counted later there must be some: who has none

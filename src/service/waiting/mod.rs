@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
 use super::{CheckCommand, CheckReply, ReleaseCommand, Service, ServiceError, Tenant};
-use crate::domain::charge::{AccountKey, Figures};
+use crate::domain::charge::{AccountKey, Charge, Figures};
 use crate::domain::decision::{Code, Remedy};
 use crate::domain::hold::ReleaseReason;
 use crate::domain::ids::Name;
@@ -108,7 +108,7 @@ impl Waits {
             stands,
             place,
             input: take.draft.granted.input_tokens,
-            output: take.ask.output_min,
+            output: output_at_start(take),
             most: usize::try_from(most).unwrap_or(usize::MAX),
             gap_ms: bulk_gap_ms(&take.ask.charges, &take.accounts, take.ask.output_min),
             at_best_ms,
@@ -127,7 +127,7 @@ impl Waits {
             stands: true,
             place,
             input: take.draft.granted.input_tokens,
-            output: take.ask.output_min,
+            output: output_at_start(take),
             most: usize::try_from(most).unwrap_or(usize::MAX),
             gap_ms: bulk_gap_ms(&take.ask.charges, &take.accounts, take.ask.output_min),
             at_best_ms: pause_ms,
@@ -155,6 +155,14 @@ impl Waits {
         let rank = Some(patience.turn.rank).filter(|rank| self.place.bulk && *rank > now);
         room.min(patience.deadline).min(rank.unwrap_or(Millis::MAX))
     }
+}
+
+/// Of the least output what its pool counts when the call starts: nothing where it
+/// counts what was generated. Nobody behind it waits for the rest.
+fn output_at_start(take: &Take) -> u64 {
+    let of_pool = |charge: &&Charge| take.accounts[usize::from(charge.account)].scope == Scope::Pool;
+    let is_counted = take.ask.charges.iter().filter(of_pool).any(|charge| charge.demand.per_output > 0);
+    if is_counted { take.ask.output_min } else { 0 }
 }
 
 /// A check that waits, or would.

@@ -31,6 +31,27 @@ async fn output_that_is_counted_later_must_not_be_used_up() {
     assert_eq!(t.ask("w", 5, 0).await.row("out")["remaining"], 1);
 }
 
+/// Remaining input of a pool that counts so, while a call of all it has runs: at once,
+/// after half a minute, and after it has ended with less.
+async fn input_of(counts: &str) -> [Value; 3] {
+    let t = Tenant::with(Sheet::new()).await;
+    let limit = json!({"name": "in", "kind": "bucket", "meter": "input_tokens", "capacity": 100, "refill_per_minute": 60});
+    t.pool(&PoolSheet::new("default", &["*"]).field("counts", json!(counts)).limit(limit)).await;
+    let taken = t.ask("u", 100, 0).await;
+    let at_once = taken.row("in")["remaining"].clone();
+    t.pass(30_000).await;
+    let later = t.ask("v", 0, 0).await.row("in")["remaining"].clone();
+    t.finish(&taken.hold_id(), 80, 0).await.ok();
+    [at_once, later, t.ask("v", 0, 0).await.row("in")["remaining"].clone()]
+}
+
+#[tokio::test]
+async fn input_that_counts_at_the_start_is_held_by_nobody() {
+    // As a vendor's own bucket: it refills while the call runs.
+    assert_eq!(json!(input_of("actual").await), json!([0, 30, 50]));
+    assert_eq!(json!(input_of("reserved").await), json!([0, 0, 20]));
+}
+
 #[tokio::test]
 async fn a_user_who_is_refused_takes_nothing_from_the_pool() {
     let t = with_plans().await;

@@ -313,3 +313,23 @@ async fn of_several_models_the_one_is_waited_for_that_can_be() {
         }
     }
 }
+
+/// Of output that is counted once it is there, those ahead take little to begin with.
+#[tokio::test]
+async fn a_wait_is_not_made_longer_by_output_that_nobody_knows_yet() {
+    let limit = json!({"name": "out", "kind": "bucket", "meter": "output_tokens", "capacity": 100, "refill_per_minute": 600});
+    let t = alone(Sheet::new(), pool().field("counts", json!("actual")).limit(limit)).await;
+    let ask = |user: &str| json!({"user": user, "wait_ms": 10_000, "max_output_tokens": 10_000});
+    let first = t.check(ask("first")).await.hold_id();
+    // One token too many was made for each tenth of five seconds.
+    t.finish(&first, 0, 150).await.ok();
+    let mut waiting = Vec::new();
+    for n in 1..=5 {
+        waiting.push(waits(&t, ask(&format!("u{n}"))));
+        until_depth(&t, (n, 0)).await;
+    }
+    t.pass(5_600).await;
+    for one in waiting {
+        one.await.unwrap().ok();
+    }
+}

@@ -10,6 +10,9 @@ use crate::model::oracle::calendar::Ms;
 /// What a call's way to the vendor takes at most, where nothing is said of it.
 const ON_ITS_WAY_MS: Ms = 40;
 
+/// What calls may generate while another one is on its way.
+const ONE_OUTPUT: i64 = 100;
+
 /// 600 requests, 90,000 tokens of input and 30,000 of output a minute, a tenth of it at once; 8 places.
 pub fn minute(counts_rejected: bool) -> Upstream {
     let figures = [
@@ -19,9 +22,11 @@ pub fn minute(counts_rejected: bool) -> Upstream {
     ];
     let rate =
         |(what, _, limit): (What, _, i64)| Rate::per_minute(what, limit, How::Bucket { burst: limit / 10 });
-    // Calls that take unequally long bunch up: the burst has room for what comes in that time.
-    let limit = |(_, meter, limit): (_, &str, i64)| {
-        let guard = (limit * ON_ITS_WAY_MS + 59_999) / 60_000;
+    // Calls that take unequally long bunch up: the burst has room for what comes in that time. And
+    // while a call is on its way another one may end, whose output nobody knew.
+    let limit = |(what, meter, limit): (What, &str, i64)| {
+        let ends = if what == What::Output { ONE_OUTPUT } else { 0 };
+        let guard = (limit * ON_ITS_WAY_MS + 59_999) / 60_000 + ends;
         json!({"name": meter, "kind": "bucket", "meter": meter, "capacity": limit / 10 - guard, "refill_per_minute": limit})
     };
     let places = json!({"name": "places", "kind": "slots", "limit": 8});
@@ -37,6 +42,11 @@ pub fn minute(counts_rejected: bool) -> Upstream {
         interactive_share: 0.0,
         on_its_way_ms: ON_ITS_WAY_MS,
     }
+}
+
+/// The same, of which bulk calls leave a tenth.
+pub fn shared_minute() -> Upstream {
+    Upstream { interactive_share: 0.1, ..minute(false) }
 }
 
 /// So many tokens in any `window_ms`, and a rolling limit of the same with a guard.
@@ -98,7 +108,7 @@ pub async fn table() -> Vec<String> {
     row("60 jobs, 21 s at least", minute(false), jobs::sixty(), "60 sends, 0, 24.1 s").await;
     row("rejected calls count too", minute(true), jobs::sixty(), "60 sends, 0, 24.2 s").await;
     row("48 + 12, without lanes", minute(false), jobs::one_lane(), "10.6 s / 16.5 s").await;
-    row("48 bulk + 12 interactive", minute(false), jobs::two_lanes(), "24.0 s, 1.07 s / 1.39 s").await;
+    row("48 bulk + 12 interactive", shared_minute(), jobs::two_lanes(), "24.0 s, 1.07 s / 1.39 s").await;
     let alike = jobs::alike(60, 187, 20);
     row("60 x 207 tokens, 4,000 in sliding 10 s", guarded(4_000, 50, ON_ITS_WAY_MS), alike, "0, 30.5 s")
         .await;
@@ -126,14 +136,15 @@ async fn sixty_jobs_are_sent_once_each_and_take_little_longer_than_they_must() {
     for counts_rejected in [false, true] {
         let outcome = run(&minute(counts_rejected), jobs::sixty()).await;
         assert_clean(&outcome);
-        assert!(outcome.total_ms <= 23_300, "{}", outcome.total_ms);
+        // 1.08 times the least.
+        assert!(outcome.total_ms <= 22_680, "{}", outcome.total_ms);
     }
 }
 
 #[tokio::test]
 async fn interactive_calls_go_before_bulk_ones_and_all_are_done_as_soon() {
     let without = run(&minute(false), jobs::one_lane()).await;
-    let lanes = run(&minute(false), jobs::two_lanes()).await;
+    let lanes = run(&shared_minute(), jobs::two_lanes()).await;
     assert_clean(&lanes);
     assert!(lanes.total_ms <= without.total_ms, "{} {}", lanes.total_ms, without.total_ms);
     let waits = (lanes.wait(false, 0.5), lanes.wait(false, 0.95));
