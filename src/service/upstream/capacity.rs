@@ -146,7 +146,7 @@ impl Service {
         let others = before.iter().filter(|sheet| sheet.id != new.id);
         let after: Vec<Sheet> = others.chain([new]).cloned().collect();
         let over = match self.measured_peak(tenant).await {
-            Ok(active) => self.pushed_over(tenant, (&before, &active), (&after, &active)),
+            Ok(active) => self.pushed_over(tenant, (&before, &active), (&after, &active), |_| true),
             Err(error) => unknown(&error),
         };
         Ok((written, over))
@@ -174,7 +174,8 @@ impl Service {
             *users += u64::from(to.as_ref() == Some(plan));
         }
         let sheets = newest_sheets(&tenant.catalog());
-        self.pushed_over(tenant, (&sheets, &before), (&sheets, &after))
+        // That a plan bounds nothing was told when it was written.
+        self.pushed_over(tenant, (&sheets, &before), (&sheets, &after), |row| row.demand.is_some())
     }
 
     /// The meters for which too much may be drawn afterwards, and more than
@@ -184,6 +185,7 @@ impl Service {
         tenant: &Tenant,
         before: (&[Sheet], &[(Name, u64)]),
         after: (&[Sheet], &[(Name, u64)]),
+        counts: impl Fn(&MeterReport) -> bool,
     ) -> Vec<PushedOver> {
         let catalog = tenant.catalog();
         let any = catalog.pools.iter().any(|entry| entry.pool.enforced);
@@ -201,7 +203,7 @@ impl Service {
                 let most = |demand: Option<u64>| demand.unwrap_or(u64::MAX);
                 was.is_none_or(|was| was.fits || most(was.demand) < most(row.demand))
             };
-            let rows = report(after).into_iter().filter(|row| !row.fits && grows(row));
+            let rows = report(after).into_iter().filter(|row| !row.fits && counts(row) && grows(row));
             over.extend(rows.map(|row| PushedOver { pool: pool.id.clone(), row }));
         }
         for PushedOver { pool, row } in &over {
