@@ -45,6 +45,23 @@ macro_rules! sum {
     };
 }
 
+/// Adds the totals of a row to those that are there.
+macro_rules! sums {
+    ($table:literal) => {
+        concat!(
+            sum!($table, "requests"),
+            ", ",
+            sum!($table, "input_tokens"),
+            ", ",
+            sum!($table, "output_tokens"),
+            ", ",
+            sum!($table, "total_tokens"),
+            ", ",
+            sum!($table, "credits")
+        )
+    };
+}
+
 static USAGE: ManyRows = ManyRows::new(
     "usage",
     &[
@@ -61,18 +78,7 @@ static USAGE: ManyRows = ManyRows::new(
         ("total_tokens", Int),
         ("credits", Int),
     ],
-    concat!(
-        "ON CONFLICT (tenant, day, user_id, model, org, plan, feature) DO UPDATE SET ",
-        sum!("usage", "requests"),
-        ", ",
-        sum!("usage", "input_tokens"),
-        ", ",
-        sum!("usage", "output_tokens"),
-        ", ",
-        sum!("usage", "total_tokens"),
-        ", ",
-        sum!("usage", "credits")
-    ),
+    concat!("ON CONFLICT (tenant, day, user_id, model, org, plan, feature) DO UPDATE SET ", sums!("usage")),
 );
 
 static MINUTES: ManyRows = ManyRows::new(
@@ -87,18 +93,7 @@ static MINUTES: ManyRows = ManyRows::new(
         ("total_tokens", Int),
         ("credits", Int),
     ],
-    concat!(
-        "ON CONFLICT (tenant, minute, feature) DO UPDATE SET ",
-        sum!("minutes", "requests"),
-        ", ",
-        sum!("minutes", "input_tokens"),
-        ", ",
-        sum!("minutes", "output_tokens"),
-        ", ",
-        sum!("minutes", "total_tokens"),
-        ", ",
-        sum!("minutes", "credits")
-    ),
+    concat!("ON CONFLICT (tenant, minute, feature) DO UPDATE SET ", sums!("minutes")),
 );
 
 /// Whoever was put on record meanwhile stays as they are.

@@ -140,8 +140,13 @@ impl Waits {
 impl Waits {
     /// Whether there may be room in time, and a place to wait for it.
     pub fn may_end_by(&self, deadline: Millis, now: Millis) -> bool {
+        self.can_end_by(deadline, now) && !(self.stands && self.most == 0)
+    }
+
+    /// Whether the shortest wait ends in time.
+    fn can_end_by(&self, deadline: Millis, now: Millis) -> bool {
         let at_best = i64::try_from(self.at_best_ms).unwrap_or(i64::MAX);
-        now.plus_ms(at_best) <= deadline && !(self.stands && self.most == 0)
+        now.plus_ms(at_best) <= deadline
     }
 
     /// When a look may come to something by itself, on a clock that stands.
@@ -284,8 +289,7 @@ impl Service {
                 refusal.code = Code::QueueTimeout;
                 return Ok(Some(decision));
             }
-            let at_best = i64::try_from(waits.at_best_ms).unwrap_or(i64::MAX);
-            if tenant.now().plus_ms(at_best) > patience.deadline {
+            if !waits.can_end_by(patience.deadline, tenant.now()) {
                 // In earnest: it is told a wait of its own.
                 return self.judge_for(tenant, command, None).await.map(Some);
             }
