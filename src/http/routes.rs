@@ -10,8 +10,8 @@ use actix_web::http::Method;
 use futures_util::future::LocalBoxFuture;
 
 use super::admin::{
-    capacity, clock, consumers, doubts, keys, models, orgs, outputs, plans, pools, records, settings,
-    tenants, users,
+    capacity, clock, consumers, doubts, keys, models, orgs, outputs, plans, pools, records, refusals,
+    settings, tenants, users,
 };
 use super::auth::Access;
 use super::call::Call;
@@ -79,12 +79,14 @@ pub static ROUTES: &[Route] = &[
     route!(GET "/v1/admin/plans/{id}", READ, plans::get),
     route!(PUT "/v1/admin/plans/{id}", WRITE, plans::put),
     route!(GET "/v1/admin/plans/{id}/versions", READ, plans::versions),
+    route!(POST "/v1/admin/plans/{id}/versions/{version}/restore", WRITE, plans::restore),
     route!(GET "/v1/admin/users", READ, users::all),
     route!(GET "/v1/admin/users/{user}", READ, users::get),
     route!(PUT "/v1/admin/users/{user}", WRITE, users::put),
     route!(DELETE "/v1/admin/users/{user}", WRITE, users::erase),
     route!(POST "/v1/admin/users/{user}/plan", WRITE, users::change_plan),
     route!(GET "/v1/admin/users/{user}/ledger", READ, records::user_ledger),
+    route!(GET "/v1/admin/users/{user}/refusals", READ, refusals::explain),
     route!(GET "/v1/admin/audit", READ, records::audit),
     route!(GET "/v1/admin/consumers", READ, consumers::consumers),
     route!(GET "/v1/admin/features", READ, records::features),

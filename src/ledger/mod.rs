@@ -8,6 +8,7 @@ mod history;
 mod minutes;
 mod postgres;
 mod ranking;
+mod refused;
 mod reports;
 mod rights;
 mod sql;
@@ -25,8 +26,8 @@ pub use reports::Reports;
 pub use rights::{Granting, Month, Move, Overridden, Rights};
 pub use sqlite::{Durability, Inspection, SqliteLedger, inspect};
 pub use tallies::{
-    ActiveUsers, Comparison, OTHER, OTHERS, Output, RECENT_MAX, RefusalCount, RefusedCall, RefusedMinute,
-    RefusedUser, THEIRS_MAX, Tally, Word,
+    ActiveUsers, Comparison, FAILED_MAX, Failed, Grounds, OTHER, OTHERS, Output, RECENT_MAX, RefusalCount,
+    RefusedCall, RefusedMinute, RefusedUser, THEIRS_MAX, Tally, Word,
 };
 
 use std::sync::Arc;

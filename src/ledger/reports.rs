@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use super::{
     Answer, Comparison, Duplicate, DuplicatesQuery, KeptPart, MinuteRow, MinutesQuery, Output, Ranking,
-    RankingQuery, RefusalCount, Tally,
+    RankingQuery, RefusalCount, RefusedCall, Tally,
 };
 #[cfg(doc)]
 use super::{OTHER, RECENT_MAX, THEIRS_MAX};
 use crate::domain::charge::TenantRef;
-use crate::domain::ids::{Name, UserId};
+use crate::domain::hold::Hold;
+use crate::domain::ids::{HoldId, Name, UserId};
 use crate::domain::time::Millis;
 
 /// The part of the ledger that no decision waits for.
@@ -23,6 +24,18 @@ pub trait Reports: Send + Sync + 'static {
     /// A user's refusals by day and code, newest day first. To be asked for a
     /// few days.
     fn refusals(&self, tenant: TenantRef, user: UserId, days: Range<i32>) -> Answer<'_, Vec<RefusalCount>>;
+    /// The refusals of a user that are kept one by one, oldest first.
+    fn last_refusals(&self, tenant: TenantRef, user: UserId) -> Answer<'_, Vec<RefusedCall>>;
+    /// A user's holds that were made within `instants`, in the order of their ids,
+    /// after `after`; booked use is not among them. At most `limit`.
+    fn holds_made(
+        &self,
+        tenant: TenantRef,
+        user: UserId,
+        instants: Range<Millis>,
+        after: Option<HoldId>,
+        limit: u32,
+    ) -> Answer<'_, Vec<Hold>>;
     /// By day, our word and theirs.
     fn comparisons(&self, tenant: TenantRef, days: Range<i32>) -> Answer<'_, Vec<Comparison>>;
     /// By plan the most users that were active in one of the slots. What is

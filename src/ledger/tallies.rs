@@ -4,16 +4,17 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
-use super::LedgerError;
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::{Label, Name, UserId};
+use crate::domain::plan::{Meter, Scope};
 use crate::domain::spread::Spread;
+use crate::domain::step::Remedy;
 use crate::domain::time::Millis;
 
 /// Refusals of a user that are kept one by one.
 pub const RECENT_MAX: usize = 100;
+/// Failing limits of a refusal that are kept.
+pub const FAILED_MAX: usize = 4;
 /// Different words of another limiter that are counted, by tenant and day.
 pub const THEIRS_MAX: usize = 64;
 /// Slots for which active users stay counted: eight days of five minutes.
@@ -103,6 +104,40 @@ pub struct RefusedCall {
     pub code: Word,
     /// The limit that decided, if one did.
     pub limit: Option<Arc<str>>,
+    /// `None`: not kept, as of refusals counted by programs of before.
+    pub grounds: Option<Box<Grounds>>,
+}
+
+/// What a refused call asked, and the figures that it was refused by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grounds {
+    /// The plan's version that held; `None`: there was no plan.
+    pub plan: Option<(Name, u32)>,
+    pub model: Option<Name>,
+    pub feature: Option<Label>,
+    pub bulk: bool,
+    pub input_tokens: u64,
+    /// `None`: as much as was allowed.
+    pub max_output_tokens: Option<u64>,
+    pub min_output_tokens: Option<u64>,
+    /// At most [`FAILED_MAX`] limits that did not let it pass.
+    pub failed: Vec<Failed>,
+}
+
+/// A limit that did not let a call pass, as it stood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failed {
+    pub name: Label,
+    pub scope: Scope,
+    /// `bucket`, `window`, `slots`, `rolling`, or what held a pool back.
+    pub kind: Word,
+    /// `None` for slots.
+    pub meter: Option<Meter>,
+    pub limit: u64,
+    pub remaining: u64,
+    pub requested: u64,
+    pub remedy: Remedy,
+    pub would_fit: u64,
 }
 
 /// Checks of a local day that we decided one way and another limiter one way.
@@ -114,117 +149,4 @@ pub struct Comparison {
     /// `allow`, or the cause that the other one gave.
     pub theirs: Arc<str>,
     pub checks: u64,
-}
-
-/// A user's last refusals as stored.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Recent {
-    /// Refusals ever kept, with those that made room since.
-    seen: u64,
-    /// Codes and limits, each once.
-    words: Vec<String>,
-    /// Milliseconds since the one before, code, limit (0: none, else its place
-    /// plus 1); oldest first.
-    rows: Vec<(i64, u16, u16)>,
-}
-
-const FORMAT: u8 = 1;
-
-impl Recent {
-    /// # Errors
-    /// `Corrupt`.
-    pub fn decode(bytes: &[u8]) -> Result<Self, LedgerError> {
-        let unreadable = || LedgerError::Corrupt("a user's last refusals".into());
-        let (format, fields) = bytes.split_first().ok_or_else(unreadable)?;
-        if *format != FORMAT {
-            return Err(unreadable());
-        }
-        postcard::from_bytes(fields).map_err(|_| unreadable())
-    }
-
-    pub fn encode(&self) -> Result<Vec<u8>, LedgerError> {
-        postcard::to_extend(self, vec![FORMAT])
-            .map_err(|error| LedgerError::Corrupt(format!("refusals cannot be packed: {error}")))
-    }
-
-    /// With newer ones; at most [`RECENT_MAX`] stay.
-    pub fn with(&self, newer: &[RefusedCall]) -> Self {
-        let mut all: Vec<RefusedCall> = self.calls().into_iter().map(|(_, call)| call).collect();
-        all.extend_from_slice(newer);
-        let kept = &all[all.len().saturating_sub(RECENT_MAX)..];
-        let mut packed = Self { seen: self.seen + newer.len() as u64, ..Self::default() };
-        let mut before = 0;
-        for call in kept {
-            let code = packed.place(&call.code);
-            let limit = call.limit.as_ref().map_or(0, |limit| packed.place(limit) + 1);
-            packed.rows.push((call.at.0.wrapping_sub(before), code, limit));
-            before = call.at.0;
-        }
-        packed
-    }
-
-    fn place(&mut self, word: &str) -> u16 {
-        let known = self.words.iter().position(|known| known == word);
-        let place = known.unwrap_or_else(|| {
-            self.words.push(word.to_owned());
-            self.words.len() - 1
-        });
-        // At most two words a row.
-        place as u16
-    }
-
-    /// The refusals, oldest first, each with its number: the user's first one
-    /// is 1.
-    pub fn calls(&self) -> Vec<(u64, RefusedCall)> {
-        let first = self.seen.saturating_sub(self.rows.len() as u64) + 1;
-        let word = |place: u16| self.words.get(usize::from(place)).cloned();
-        let mut at = 0_i64;
-        let rows = self.rows.iter().zip(first..);
-        rows.map(|(&(since, code, limit), number)| {
-            at = at.wrapping_add(since);
-            let code = Cow::Owned(word(code).unwrap_or_default());
-            let limit = limit.checked_sub(1).and_then(word).map(Arc::from);
-            (number, RefusedCall { at: Millis(at), code, limit })
-        })
-        .collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn call(at: i64, code: &'static str, limit: Option<&str>) -> RefusedCall {
-        RefusedCall { at: Millis(at), code: Cow::Borrowed(code), limit: limit.map(Arc::from) }
-    }
-
-    #[test]
-    fn the_last_hundred_stay_with_their_numbers() {
-        let mut recent = Recent::default();
-        let all: Vec<RefusedCall> = (0..250)
-            .map(|n| match n % 3 {
-                0 => call(n, "user_suspended", None),
-                1 => call(n, "request_rate_exceeded", Some("requests_per_minute")),
-                _ => call(n, "monthly_quota_exhausted", Some("tokens_per_month")),
-            })
-            .collect();
-        for some in all.chunks(7) {
-            recent = Recent::decode(&recent.with(some).encode().unwrap()).unwrap();
-        }
-        let kept = recent.calls();
-        assert_eq!(kept.len(), RECENT_MAX);
-        assert_eq!(
-            kept.iter().map(|(number, _)| *number).collect::<Vec<_>>(),
-            (151..=250).collect::<Vec<_>>()
-        );
-        assert_eq!(kept.into_iter().map(|(_, call)| call).collect::<Vec<_>>(), all[150..]);
-        assert!(recent.encode().unwrap().len() < 1_000, "{}", recent.encode().unwrap().len());
-    }
-
-    #[test]
-    fn what_is_no_list_of_refusals_is_told() {
-        for bad in [&[][..], &[2, 0, 0, 0], &[1], &[1, 0, 9]] {
-            assert!(matches!(Recent::decode(bad), Err(LedgerError::Corrupt(_))), "{bad:?}");
-        }
-    }
 }

@@ -9,6 +9,7 @@
 
 mod compare;
 mod degrade;
+mod difference;
 mod filter;
 mod identity;
 mod limit;
@@ -33,6 +34,7 @@ use super::quantity::Ppm;
 use super::time::{Anchor, Period, Zone};
 
 pub use degrade::{Advice, Degrade};
+pub use difference::Difference;
 pub use lint::LintWarning;
 pub use models::{Model, Models};
 pub use overriding::{Misfit, Override};

@@ -8,6 +8,7 @@ mod seen;
 #[cfg(test)]
 mod tests;
 
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use super::account::{Account, Projection};
@@ -56,7 +57,7 @@ pub struct Shortfall {
 }
 
 /// What helps against a charge that does not fit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Remedy {
     /// Waiting this long helps, if nothing else happens.
     Wait { retry_after_ms: u64 },

@@ -14,6 +14,7 @@ pub mod outputs;
 pub mod plans;
 pub mod pools;
 pub mod records;
+pub mod refusals;
 pub mod settings;
 pub mod tenants;
 pub mod users;

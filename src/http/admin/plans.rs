@@ -7,13 +7,15 @@ use serde_json::json;
 
 use super::{USUAL_PAGE, document};
 use crate::domain::ids::Name;
+use crate::domain::plan::Difference;
 use crate::http::call::Call;
 use crate::http::problem::Problem;
 use crate::http::reply::{Answer, Reply};
-use crate::http::schema::{PlanList, PlanPutRequest, PlanReply, PlanVersions};
+use crate::http::schema::{PlanList, PlanPutRequest, PlanReply, PlanRestoreRequest, PlanVersions};
+use crate::ledger::Written;
 use crate::service::tenancy::catalog_writes::PlanPut;
 use crate::service::upstream::capacity::PushedOver;
-use crate::service::{Plan, ServiceError};
+use crate::service::{Plan, PlanVersion, ServiceError};
 
 /// Lists the plans in force, by id.
 #[utoipa::path(
@@ -69,12 +71,7 @@ pub async fn put(mut call: Call) -> Answer {
     let id = Name::parse(&call.segment("id")?)
         .map_err(|error| Problem::invalid_part("plan id in the path", error))?;
     let put = document(&body, |node| PlanPut::read(node, &id))?;
-    let expected = call.expected_version()?;
-    let (written, over) = call.service().put_plan(call.tenant()?, put, expected, &call.author()).await?;
-    let mut body = written.plan.to_json(&call.tenant()?.catalog());
-    let warnings = written.warnings.iter().map(|warning| json!(warning));
-    body["warnings"] = warnings.chain(over.iter().map(PushedOver::to_json)).collect();
-    Ok(Reply::json(&body).with_version(written.plan.version))
+    put_in_force(&call, put).await
 }
 
 /// Lists every version of a plan, newest first.
@@ -96,7 +93,57 @@ pub async fn versions(call: Call) -> Answer {
     let id = plan_in_path(&call)?;
     let versions = call.service().registry.plan_versions(call.tenant()?, &id).await?;
     let catalog = call.tenant()?.catalog();
-    Ok(page.of(&versions, |plan| Reverse(plan.version), |plan| plan.to_json(&catalog)))
+    let before = versions.iter().skip(1).map(Some).chain([None]);
+    let rows: Vec<_> = versions.iter().zip(before).collect();
+    let view = |((version, written), before): &(&(PlanVersion, Written), Option<&(PlanVersion, Written)>)| {
+        let mut body = version.to_json(&catalog);
+        body["written_at"] = json!(written.at);
+        body["written_by"] = json!(written.by);
+        body["reason"] = json!(written.reason);
+        body["changes"] = before.map_or(json!([]), |(before, _)| {
+            let differences = before.sheet.differences_to(&version.sheet);
+            let row = |of: &Difference| json!({"path": of.path, "before": of.before, "after": of.after});
+            differences.iter().map(row).collect()
+        });
+        body
+    };
+    Ok(page.of(&rows, |((version, _), _)| Reverse(version.version), |row| view(row)))
+}
+
+/// Puts the sheet of an earlier version in force again, as a new version.
+#[utoipa::path(
+    post, path = "/v1/admin/plans/{id}/versions/{version}/restore", operation_id = "restore_plan", tag = "admin",
+    params(
+        ("id" = String, Path, description = "The plan"),
+        ("version" = u32, Path, description = "The version whose sheet is to hold again"),
+        ("If-Match" = Option<String>, Header, description = "The version that is to be replaced"),
+    ),
+    request_body = PlanRestoreRequest,
+    responses(
+        (status = 200, description = "The sheet in force, with warnings as after a PUT", body = PlanReply, headers(("ETag"))),
+        (status = 404, description = "`unknown_plan`, or no such version"),
+        (status = 412, description = "`changed_meanwhile`"),
+    ),
+    security(("bearer" = ["admin:write"])),
+)]
+pub async fn restore(mut call: Call) -> Answer {
+    let body = call.body().await?;
+    let id = plan_in_path(&call)?;
+    let version = call.segment("version")?.parse::<u32>().map_err(|_| Problem::not_found("version"))?;
+    let versions = call.service().registry.plan_versions(call.tenant()?, &id).await?;
+    let found = versions.into_iter().find(|(known, _)| known.version == version);
+    let (found, _) = found.ok_or_else(|| Problem::not_found("version"))?;
+    let put = document(&body, |node| PlanPut::restore(node, found))?;
+    put_in_force(&call, put).await
+}
+
+async fn put_in_force(call: &Call, put: PlanPut) -> Answer {
+    let expected = call.expected_version()?;
+    let (written, over) = call.service().put_plan(call.tenant()?, put, expected, &call.author()).await?;
+    let mut body = written.plan.to_json(&call.tenant()?.catalog());
+    let warnings = written.warnings.iter().map(|warning| json!(warning));
+    body["warnings"] = warnings.chain(over.iter().map(PushedOver::to_json)).collect();
+    Ok(Reply::json(&body).with_version(written.plan.version))
 }
 
 fn plan_in_path(call: &Call) -> Result<Name, Problem> {

@@ -8,6 +8,7 @@ use crate::domain::decision::{Remedy, Violation};
 use crate::domain::document::Fault;
 use crate::domain::time::Millis;
 use crate::http::views::HoldView;
+use crate::ledger::Failed;
 
 /// RFC 9457 with our members. Which of the optional ones are there depends on
 /// the code; their absence and `null` differ for `resets_at` only.
@@ -94,7 +95,7 @@ pub struct ViolationView<'a> {
     /// `user`, `org`, `tenant` or `pool`.
     scope: &'static str,
     /// `bucket`, `window`, `slots` or `rolling`.
-    kind: &'static str,
+    kind: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     meter: Option<&'a str>,
     limit: u64,
@@ -116,11 +117,6 @@ pub struct ViolationView<'a> {
 
 impl<'a> From<&'a Violation> for ViolationView<'a> {
     fn from(violation: &'a Violation) -> Self {
-        let (retry_after_ms, resets_at, max) = match violation.remedy {
-            Remedy::Wait { retry_after_ms } => (Some(retry_after_ms), None, None),
-            Remedy::Reset { resets_at } => (None, Some(resets_at), None),
-            Remedy::Never { max } => (None, None, Some(max)),
-        };
         Self {
             name: violation.name.as_str(),
             scope: violation.scope.as_str(),
@@ -129,10 +125,50 @@ impl<'a> From<&'a Violation> for ViolationView<'a> {
             limit: violation.limit,
             remaining: violation.remaining,
             requested: violation.requested,
+            would_fit: violation.would_fit,
+            ..Self::helped_by(violation.remedy)
+        }
+    }
+}
+
+/// As it was told then.
+impl<'a> From<&'a Failed> for ViolationView<'a> {
+    fn from(failed: &'a Failed) -> Self {
+        Self {
+            name: failed.name.as_str(),
+            scope: failed.scope.as_str(),
+            kind: &failed.kind,
+            meter: failed.meter.as_ref().map(|meter| meter.as_str()),
+            limit: failed.limit,
+            remaining: failed.remaining,
+            requested: failed.requested,
+            would_fit: failed.would_fit,
+            ..Self::helped_by(failed.remedy)
+        }
+    }
+}
+
+impl ViolationView<'_> {
+    fn helped_by(remedy: Remedy) -> Self {
+        let (retry_after_ms, resets_at, max) = match remedy {
+            Remedy::Wait { retry_after_ms } => (Some(retry_after_ms), None, None),
+            Remedy::Reset { resets_at } => (None, Some(resets_at), None),
+            Remedy::Never { max } => (None, None, Some(max)),
+        };
+        let (name, scope, kind, meter) = ("", "", "", None);
+        let (limit, remaining, requested, would_fit) = (0, 0, 0, 0);
+        Self {
+            name,
+            scope,
+            kind,
+            meter,
+            limit,
+            remaining,
+            requested,
             retry_after_ms,
             resets_at,
             max,
-            would_fit: violation.would_fit,
+            would_fit,
         }
     }
 }

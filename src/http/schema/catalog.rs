@@ -133,10 +133,49 @@ pub struct PlanList {
     pub next_cursor: Option<String>,
 }
 
+/// The sheet of an earlier version is to hold again.
+#[derive(ToSchema)]
+pub struct PlanRestoreRequest {
+    /// As of a new version.
+    pub applies: Option<String>,
+    #[schema(pattern = "^(everyone|new_users)$", default = "everyone")]
+    pub to: Option<String>,
+    /// Shows what would be written and writes nothing.
+    #[schema(default = false)]
+    pub dry_run: Option<bool>,
+    /// Required, except on a dry run.
+    pub reason: Option<String>,
+}
+
+/// A field that differs from the version before.
+#[derive(ToSchema)]
+pub struct PlanChange {
+    /// A JSON pointer into the sheet, in which limits stand by their names.
+    #[schema(example = "/limits/tokens_per_month/limit")]
+    pub path: String,
+    /// Null: it was not there.
+    #[schema(value_type = Option<Value>)]
+    pub before: Option<()>,
+    #[schema(value_type = Option<Value>)]
+    pub after: Option<()>,
+}
+
+#[derive(ToSchema)]
+pub struct PlanVersionRow {
+    #[serde(flatten)]
+    pub plan: PlanReply,
+    #[schema(format = DateTime)]
+    pub written_at: String,
+    pub written_by: String,
+    pub reason: Option<String>,
+    /// What differs from the version before; of the first one nothing.
+    pub changes: Vec<PlanChange>,
+}
+
 #[derive(ToSchema)]
 pub struct PlanVersions {
     /// Newest first.
-    pub data: Vec<PlanReply>,
+    pub data: Vec<PlanVersionRow>,
     pub next_cursor: Option<String>,
 }
 

@@ -75,6 +75,61 @@ pub struct UserLedgerReply {
     pub refusals: Vec<RefusalCountRow>,
 }
 
+/// The version of a plan that held, and who wrote it.
+#[derive(ToSchema)]
+pub struct HeldPlan {
+    #[schema(example = "free")]
+    pub id: String,
+    pub version: u32,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub written_at: Option<()>,
+    pub written_by: Option<String>,
+    pub reason: Option<String>,
+}
+
+/// What a refused call asked.
+#[derive(ToSchema)]
+pub struct AskedCall {
+    pub model: Option<String>,
+    pub feature: Option<String>,
+    #[schema(pattern = "^(interactive|bulk)$")]
+    pub lane: String,
+    pub input_tokens: u64,
+    /// Null: as much as was allowed.
+    pub max_output_tokens: Option<u64>,
+    pub min_output_tokens: Option<u64>,
+}
+
+/// A refusal, with what explains it.
+#[derive(ToSchema)]
+pub struct RefusalRow {
+    #[schema(format = DateTime)]
+    pub at: String,
+    #[schema(example = "monthly_quota_exhausted")]
+    pub code: String,
+    /// The limit that decided, if one did.
+    pub limit: Option<String>,
+    /// Null: the user had no plan, or it was not kept.
+    pub plan: Option<HeldPlan>,
+    /// Null: it was not kept.
+    pub asked: Option<AskedCall>,
+    /// The failing limits (at most 4) as they stood then; null: they were not kept.
+    #[schema(value_type = Option<Vec<crate::http::problem::ViolationView>>)]
+    pub violations: Option<()>,
+    /// What was changed of the user, their plan and their org until then, newest
+    /// first; at most 5 of each.
+    pub changed_before: Vec<AuditRow>,
+    /// The newest 5 changes of each since then, oldest first.
+    pub changed_since: Vec<AuditRow>,
+}
+
+#[derive(ToSchema)]
+pub struct RefusalList {
+    pub data: Vec<RefusalRow>,
+    /// Always null.
+    pub next_cursor: Option<String>,
+}
+
 /// Checks of a local day that we decided one way and another limiter one way.
 #[derive(ToSchema)]
 pub struct DecisionRow {

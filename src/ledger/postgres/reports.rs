@@ -9,13 +9,14 @@ use sqlx::postgres::PgConnection;
 use super::PostgresLedger;
 use super::connections::within;
 use crate::domain::charge::TenantRef;
-use crate::domain::ids::{Name, UserId};
+use crate::domain::hold::Hold;
+use crate::domain::ids::{HoldId, Name, UserId};
 use crate::domain::time::Millis;
-use crate::ledger::sql::read::Query;
-use crate::ledger::sql::{active, duplicates, minutes, outputs, rankings, tallies};
+use crate::ledger::sql::read::{self, Query};
+use crate::ledger::sql::{active, duplicates, history, minutes, outputs, rankings, tallies};
 use crate::ledger::{
     Answer, Comparison, Duplicate, DuplicatesQuery, KeptPart, MinuteRow, MinutesQuery, Output, Ranking,
-    RankingQuery, RefusalCount, Reports, Tally,
+    RankingQuery, RefusalCount, RefusedCall, Reports, Tally,
 };
 
 impl Reports for PostgresLedger {
@@ -25,6 +26,21 @@ impl Reports for PostgresLedger {
 
     fn refusals(&self, tenant: TenantRef, user: UserId, days: Range<i32>) -> Answer<'_, Vec<RefusalCount>> {
         read!(self, |c| tallies::refusals_of(c, tenant, user.clone(), days.clone()))
+    }
+
+    fn last_refusals(&self, tenant: TenantRef, user: UserId) -> Answer<'_, Vec<RefusedCall>> {
+        read!(self, |c| tallies::last_refusals(c, tenant, user.clone()))
+    }
+
+    fn holds_made(
+        &self,
+        tenant: TenantRef,
+        user: UserId,
+        instants: Range<Millis>,
+        after: Option<HoldId>,
+        limit: u32,
+    ) -> Answer<'_, Vec<Hold>> {
+        self.rows(history::made(tenant, user, &instants, after, limit), read::holds).boxed()
     }
 
     fn comparisons(&self, tenant: TenantRef, days: Range<i32>) -> Answer<'_, Vec<Comparison>> {

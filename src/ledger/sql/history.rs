@@ -1,10 +1,14 @@
 //! A user's history: one statement over holds, the audit and the last refusals,
 //! so that all of it is of one moment.
 
+use std::ops::Range;
+
+use super::read::Query;
 use super::tallies;
 use super::{Columns, Failure, Sql, Value, each, get, values};
 use crate::domain::charge::TenantRef;
 use crate::domain::hold::Hold;
+use crate::domain::ids::{HoldId, UserId};
 use crate::domain::time::Millis;
 use crate::ledger::encoding::unpack_hold;
 use crate::ledger::{AuditEntry, AuditQuery, Edge, History, HistoryQuery, LedgerError, Written};
@@ -31,6 +35,19 @@ pub fn parameters(tenant: TenantRef, asked: &HistoryQuery) -> Vec<Value> {
 /// Ids of holds that were made then or later begin here.
 pub(super) fn first_id(at: Millis) -> u128 {
     (at.0.max(0) as u128) << 80
+}
+
+/// A user's holds that were made within `instants`, after `after`.
+pub fn made(
+    tenant: TenantRef,
+    user: UserId,
+    instants: &Range<Millis>,
+    after: Option<HoldId>,
+    limit: u32,
+) -> Query {
+    let first = HoldId(first_id(instants.start).saturating_sub(1));
+    let after = after.map_or(first, |after| after.max(first));
+    Query::Made { tenant, user, after, before: HoldId(first_id(instants.end)), limit }
 }
 
 /// The id below which all holds were made before the edge.

@@ -24,15 +24,56 @@ use super::{Columns, Failure, Sql, Value, get, values};
 /// A question about holds, accounts or usage: one statement.
 #[derive(Debug)]
 pub enum Query {
-    Account { key: AccountKey, requests_since: Millis },
-    Hold { tenant: TenantRef, id: HoldId },
-    HoldByRequest { tenant: TenantRef, user: UserId, digest: u64 },
-    Doubtful { tenant: TenantRef, user: Option<UserId>, after: DoubtKey, before: Millis, limit: u32 },
-    Usage { tenant: TenantRef, from: i32, to: i32 },
-    History { tenant: TenantRef, query: HistoryQuery },
-    Duplicates { tenant: TenantRef, query: DuplicatesQuery },
-    Minutes { tenant: TenantRef, query: MinutesQuery },
-    Ranking { tenant: TenantRef, query: RankingQuery, limit: u32 },
+    Account {
+        key: AccountKey,
+        requests_since: Millis,
+    },
+    Hold {
+        tenant: TenantRef,
+        id: HoldId,
+    },
+    HoldByRequest {
+        tenant: TenantRef,
+        user: UserId,
+        digest: u64,
+    },
+    Doubtful {
+        tenant: TenantRef,
+        user: Option<UserId>,
+        after: DoubtKey,
+        before: Millis,
+        limit: u32,
+    },
+    Usage {
+        tenant: TenantRef,
+        from: i32,
+        to: i32,
+    },
+    History {
+        tenant: TenantRef,
+        query: HistoryQuery,
+    },
+    /// A user's holds with ids in between, both excluded, ascending.
+    Made {
+        tenant: TenantRef,
+        user: UserId,
+        after: HoldId,
+        before: HoldId,
+        limit: u32,
+    },
+    Duplicates {
+        tenant: TenantRef,
+        query: DuplicatesQuery,
+    },
+    Minutes {
+        tenant: TenantRef,
+        query: MinutesQuery,
+    },
+    Ranking {
+        tenant: TenantRef,
+        query: RankingQuery,
+        limit: u32,
+    },
 }
 
 impl Query {
@@ -64,6 +105,10 @@ impl Query {
                 (text, values)
             }
             Self::Usage { tenant, from, to } => (USAGE, values![tenant.0, *from, *to]),
+            Self::Made { tenant, user, after, before, limit } => {
+                let (after, before) = (after.0.to_be_bytes(), before.0.to_be_bytes());
+                (MADE, values![tenant.0, user.shared(), after, before, *limit])
+            }
             Self::History { tenant, query } => (C::HISTORY, history::parameters(*tenant, query)),
             Self::Duplicates { tenant, query } => duplicates::statement::<C>(*tenant, query),
             Self::Minutes { tenant, query } => minutes::statement(*tenant, query),
@@ -134,6 +179,9 @@ pub const HOLD: &str = "SELECT body FROM holds WHERE id = $1 AND tenant = $2";
 /// The index alone finds the digest among the user's holds.
 pub const HOLD_BY_REQUEST: &str =
     "SELECT body FROM holds INDEXED BY holds_by_user WHERE tenant = $1 AND user_id = $2 AND request = $3";
+
+pub const MADE: &str = "SELECT body FROM holds INDEXED BY holds_by_user
+     WHERE tenant = $1 AND user_id = $2 AND id > $3 AND id < $4 ORDER BY id LIMIT $5";
 
 /// The newest of the holds whose request id is the one asked for and not just
 /// one of the same digest.

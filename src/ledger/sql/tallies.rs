@@ -10,7 +10,8 @@ use super::Kind::{Bytes, Int, Text};
 use super::{Columns, Failure, ManyRows, Sql, active, each, get, minutes, outputs, values};
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::UserId;
-use crate::ledger::tallies::{OTHER, Recent, THEIRS_MAX, stored};
+use crate::ledger::refused::Recent;
+use crate::ledger::tallies::{OTHER, THEIRS_MAX, stored};
 use crate::ledger::{Comparison, LedgerError, RefusalCount, RefusedCall, Tally};
 
 /// Counters taken out in one transaction.
@@ -84,7 +85,7 @@ async fn add_recent<C: Sql>(connection: &mut C, tally: &Tally) -> Result<(), Fai
     }
     let mut packed = Vec::with_capacity(3 * newer.len());
     for (key, calls) in newer {
-        let recent = kept.remove(&key).unwrap_or_default().with(&calls);
+        let recent = kept.remove(&key).unwrap_or_default().with(&calls)?;
         packed.extend(values![key.0, key.1, recent.encode()?]);
     }
     Ok(connection.write_rows(&REFUSED, packed).await?)
@@ -183,7 +184,20 @@ pub async fn prune(connection: &mut impl Sql, tenant: TenantRef, day: i32) -> Re
     Ok(pruned >= u64::from(PRUNED_AT_ONCE))
 }
 
+const RECENT: &str = "SELECT recent FROM refused WHERE tenant = $1 AND user_id = $2";
+
+/// A user's last refusals, oldest first.
+pub async fn last_refusals(
+    connection: &mut impl Sql,
+    tenant: TenantRef,
+    user: UserId,
+) -> Result<Vec<RefusedCall>, Failure> {
+    let rows = connection.rows(RECENT, values![tenant.0, user.shared()]).await?;
+    let kept = rows.first().map_or(Ok(Vec::new()), |row| recent(row, 0))?;
+    Ok(kept.into_iter().map(|(_, call)| call).collect())
+}
+
 /// A user's last refusals, as the column that holds them.
 pub fn recent(row: &impl Columns, at: usize) -> Result<Vec<(u64, RefusedCall)>, LedgerError> {
-    get::<Option<&[u8]>>(row, at)?.map_or(Ok(Vec::new()), |bytes| Ok(Recent::decode(bytes)?.calls()))
+    get::<Option<&[u8]>>(row, at)?.map_or(Ok(Vec::new()), |bytes| Recent::decode(bytes)?.calls())
 }

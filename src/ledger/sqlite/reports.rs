@@ -6,14 +6,16 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 
 use super::SqliteLedger;
-use crate::domain::charge::TenantRef;
-use crate::domain::ids::{Name, UserId};
+use crate::domain::charge::{AccountKey, TenantRef};
+use crate::domain::hold::Hold;
+use crate::domain::ids::{HoldId, Name, UserId};
+use crate::domain::plan::Scope;
 use crate::domain::time::Millis;
-use crate::ledger::sql::read::Query;
-use crate::ledger::sql::{active, duplicates, minutes, outputs, rankings, tallies};
+use crate::ledger::sql::read::{self, Query};
+use crate::ledger::sql::{active, duplicates, history, minutes, outputs, rankings, tallies};
 use crate::ledger::{
     Answer, Comparison, Duplicate, DuplicatesQuery, KeptPart, MinuteRow, MinutesQuery, Output, Ranking,
-    RankingQuery, RefusalCount, Reports, Tally,
+    RankingQuery, RefusalCount, RefusedCall, Reports, Tally,
 };
 
 impl Reports for SqliteLedger {
@@ -23,6 +25,26 @@ impl Reports for SqliteLedger {
 
     fn refusals(&self, tenant: TenantRef, user: UserId, days: Range<i32>) -> Answer<'_, Vec<RefusalCount>> {
         self.read(move |c| tallies::refusals_of(c, tenant, user, days).boxed()).boxed()
+    }
+
+    fn last_refusals(&self, tenant: TenantRef, user: UserId) -> Answer<'_, Vec<RefusedCall>> {
+        self.read(move |c| tallies::last_refusals(c, tenant, user).boxed()).boxed()
+    }
+
+    fn holds_made(
+        &self,
+        tenant: TenantRef,
+        user: UserId,
+        instants: Range<Millis>,
+        after: Option<HoldId>,
+        limit: u32,
+    ) -> Answer<'_, Vec<Hold>> {
+        async move {
+            let key = AccountKey { tenant, scope: Scope::User, owner: user.shared() };
+            let query = history::made(tenant, user, &instants, after, limit);
+            read::holds(self.whole_rows(|tail| tail.touches(&key), &query).await?)
+        }
+        .boxed()
     }
 
     fn comparisons(&self, tenant: TenantRef, days: Range<i32>) -> Answer<'_, Vec<Comparison>> {

@@ -31,13 +31,15 @@ pub(in crate::service) struct Decision {
     pub waits: Option<Box<Waits>>,
     /// Under which name the account is, if not under the user's own.
     account: Option<UserId>,
+    /// The plan's version by which it was refused.
+    plan: Option<(Name, u32)>,
 }
 
 type Decided = Result<Decision, ServiceError>;
 
 impl From<(CheckReply, Unrecorded)> for Decision {
     fn from((reply, ticket): (CheckReply, Unrecorded)) -> Self {
-        Self { reply, ticket, waits: None, account: None }
+        Self { reply, ticket, waits: None, account: None, plan: None }
     }
 }
 
@@ -103,7 +105,7 @@ impl Service {
         }
         if let CheckReply::Refused(refusal) = &decision.reply {
             let user = decision.account.as_ref().unwrap_or(&command.user);
-            self.tallies.refused(tenant, user, command.feature.as_ref(), refusal, tenant.now());
+            self.tallies.refused(tenant, user, command, (refusal, decision.plan.clone()), tenant.now());
         }
         if let (Some(ours), Some(theirs)) = (decision.reply.decided(), &command.their_decision) {
             self.tallies.compared(tenant, ours, theirs.as_str(), tenant.now());
@@ -211,7 +213,8 @@ impl Service {
                     }
                     None => {
                         let refusal = self.with_standings(&context, refusal).await?;
-                        Ok((CheckReply::Refused(refusal), Unrecorded(None)).into())
+                        let decision = Decision::from((CheckReply::Refused(refusal), Unrecorded(None)));
+                        Ok(Decision { plan: subject.map(|subject| subject.version().named()), ..decision })
                     }
                 };
             }
@@ -234,7 +237,7 @@ impl Service {
             Outcome::Taken(taken) => self.answer(&context, &admissible, attempt, taken, mark).await?,
             Outcome::Paused(refusal, waits) => {
                 let decision = Decision::from((CheckReply::Refused(refusal), Unrecorded(None)));
-                Decision { waits, ..decision }
+                Decision { waits, plan: Some(admissible.subject.version().named()), ..decision }
             }
         };
         let reply = context.with_choice(decision.reply, chosen.index, chosen.because);
@@ -257,7 +260,7 @@ impl Service {
                 hold,
                 replayed: false,
                 granted,
-                plan: (plan.sheet.id.clone(), plan.version),
+                plan: plan.named(),
                 limits: charging.rows(standings),
                 warnings: charging.warnings(standings),
                 would_refuse: admissible.would_refuse.clone().or(attempt.would_pause()).or_else(|| {
@@ -290,7 +293,7 @@ impl Service {
                     .who
                     .turn
                     .and_then(|standing| attempt.waits(standing.turn, &shortfalls, at_best_ms));
-                Ok(Decision { waits, ..decision })
+                Ok(Decision { waits, plan: Some(plan.named()), ..decision })
             }
             Taken::Known(id) => match self.find_hold(context.tenant, id).await? {
                 Some(hold) => self.replay(context, hold, mark).await,

@@ -157,6 +157,11 @@ impl PlanVersion {
         Self { sheet, version, written_at, revision, terms, cells, filters }
     }
 
+    /// The plan's id with the version.
+    pub fn named(&self) -> (Name, u32) {
+        (self.sheet.id.clone(), self.version)
+    }
+
     /// The same version by another list of models.
     pub(in crate::service) fn with_models(&self, models: &Models) -> Self {
         let Self { version, written_at, revision, terms, .. } = *self;

@@ -70,7 +70,7 @@ pub(in crate::service) struct Regime<'a> {
 impl Regime<'_> {
     /// The plan's id with the version.
     pub fn named(&self) -> (Name, u32) {
-        (self.plan.id.clone(), self.version.version)
+        self.version.named()
     }
 }
 

@@ -90,7 +90,7 @@ impl Allowed {
             replayed: false,
             granted: hold.granted,
             hold: Some(Arc::new(hold)),
-            plan: (plan.sheet.id.clone(), plan.version),
+            plan: plan.named(),
             limits: Vec::new(),
             warnings: Vec::new(),
             would_refuse,

@@ -4,6 +4,7 @@ pub(super) mod actives;
 pub mod consumers;
 pub(super) mod quota;
 pub mod records;
+pub mod refusals;
 pub mod tallies;
 pub(super) mod watch;
 pub mod watchers;

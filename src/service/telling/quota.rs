@@ -27,7 +27,7 @@ impl Service {
             self.standing_of(&subject, &scopes).await?;
         let version = subject.version();
         Ok(QuotaView {
-            plan: Some((version.sheet.id.clone(), version.version)),
+            plan: Some(version.named()),
             per_call: version.sheet.per_call,
             cache_read_weight: version.sheet.cache_read_weight,
             owner: user.shared(),

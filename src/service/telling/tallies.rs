@@ -23,11 +23,11 @@ use crate::domain::decision::Refusal;
 use crate::domain::ids::{Label, Name, UserId};
 use crate::domain::time::Millis;
 use crate::ledger::{
-    Comparison, Ledger, LedgerError, OTHER, RECENT_MAX, RefusalCount, RefusedCall, RefusedMinute,
-    RefusedUser, THEIRS_MAX, Tally,
+    Comparison, FAILED_MAX, Failed, Grounds, Ledger, LedgerError, OTHER, RECENT_MAX, RefusalCount,
+    RefusedCall, RefusedMinute, RefusedUser, THEIRS_MAX, Tally,
 };
 use crate::service::tenancy::catalog::Tenant;
-use crate::service::{Service, ServiceError};
+use crate::service::{CheckCommand, MaxOutput, Service, ServiceError};
 
 const EVERY: Duration = Duration::from_secs(1);
 /// Parts that are locked by themselves.
@@ -36,7 +36,7 @@ const SHARDS: usize = 64;
 /// in all.
 const USERS_MAX: usize = 100_000 / SHARDS;
 /// Refusals of a part that are kept one by one until the next flush.
-const CALLS_MAX: usize = 512_000 / SHARDS;
+const CALLS_MAX: usize = 128_000 / SHARDS;
 /// Tenants and days of a part that are compared until the next flush.
 const DAYS_MAX: usize = 4_096 / SHARDS;
 /// Minutes and features of a part that are counted until the next flush; those of
@@ -80,7 +80,7 @@ type Counts = SmallVec<[(&'static str, u64); 2]>;
 struct Refused {
     counts: SmallVec<[(i32, &'static str, u64); 2]>,
     /// The newest, at most [`RECENT_MAX`].
-    recent: VecDeque<(Millis, &'static str, Option<Label>)>,
+    recent: VecDeque<RefusedCall>,
 }
 
 impl Default for Tallies {
@@ -96,18 +96,24 @@ impl Default for Tallies {
 }
 
 impl Tallies {
-    /// Counts a refused check.
+    /// Counts a refused check. `user`: under which name; `plan`: what held.
     pub(in crate::service) fn refused(
         &self,
         tenant: &Tenant,
         user: &UserId,
-        feature: Option<&Label>,
-        refusal: &Refusal,
+        command: &CheckCommand,
+        (refusal, plan): (&Refusal, Option<(Name, u32)>),
         now: Millis,
     ) {
-        self.count_minute(tenant.number, now.0.div_euclid(60_000), feature);
+        self.count_minute(tenant.number, now.0.div_euclid(60_000), command.feature.as_ref());
         let day = tenant.catalog().settings.zone.local_day(now);
-        self.count(tenant.number, user, day, refusal.code.as_str(), refusal.limit.as_ref(), now);
+        let code = refusal.code.as_str();
+        self.count(tenant.number, user, (day, code), || RefusedCall {
+            at: now,
+            code: Cow::Borrowed(code),
+            limit: refusal.limit.as_ref().map(Label::shared),
+            grounds: Some(Box::new(grounds(command, refusal, plan))),
+        });
     }
 
     fn count_minute(&self, tenant: TenantRef, minute: i64, feature: Option<&Label>) {
@@ -123,10 +129,8 @@ impl Tallies {
         &self,
         tenant: TenantRef,
         user: &UserId,
-        day: i32,
-        code: &'static str,
-        limit: Option<&Label>,
-        now: Millis,
+        (day, code): (i32, &'static str),
+        call: impl FnOnce() -> RefusedCall,
     ) {
         let key = (tenant, user.clone());
         let mut shard = self.shard(&key).lock();
@@ -145,7 +149,7 @@ impl Tallies {
             *calls -= usize::from(refused.recent.pop_front().is_some());
         }
         if *calls < CALLS_MAX {
-            refused.recent.push_back((now, code, limit.cloned()));
+            refused.recent.push_back(call());
             *calls += 1;
         }
     }
@@ -214,6 +218,34 @@ impl Tallies {
     }
 }
 
+/// What a refused call asked, and the figures that stood against it.
+fn grounds(command: &CheckCommand, refusal: &Refusal, plan: Option<(Name, u32)>) -> Grounds {
+    let failed = refusal.violations.iter().take(FAILED_MAX).map(|violation| Failed {
+        name: violation.name.clone(),
+        scope: violation.scope,
+        kind: Cow::Borrowed(violation.kind),
+        meter: violation.meter.clone(),
+        limit: violation.limit,
+        remaining: violation.remaining,
+        requested: violation.requested,
+        remedy: violation.remedy,
+        would_fit: violation.would_fit,
+    });
+    Grounds {
+        plan,
+        model: command.model.clone(),
+        feature: command.feature.clone(),
+        bulk: command.bulk,
+        input_tokens: command.input_tokens,
+        max_output_tokens: match command.max_output {
+            MaxOutput::Tokens(tokens) => Some(tokens),
+            MaxOutput::Cap | MaxOutput::Auto => None,
+        },
+        min_output_tokens: command.min_output_tokens,
+        failed: failed.collect(),
+    }
+}
+
 /// Cuts what was counted into pieces of one transaction each.
 fn portions(shards: Vec<Shard>, to: &mut VecDeque<Arc<Tally>>) {
     let mut next = Tally::default();
@@ -270,16 +302,11 @@ fn comparisons(
 impl Refused {
     fn of(self, tenant: TenantRef, user: UserId) -> RefusedUser {
         let count = |(day, code, count)| RefusalCount { day, code: Cow::Borrowed(code), count };
-        let call = |(at, code, limit): (Millis, &'static str, Option<Label>)| RefusedCall {
-            at,
-            code: Cow::Borrowed(code),
-            limit: limit.map(|limit| limit.shared()),
-        };
         RefusedUser {
             tenant,
             user: Some(user),
             counts: self.counts.into_iter().map(count).collect(),
-            recent: self.recent.into_iter().map(call).collect(),
+            recent: self.recent.into(),
         }
     }
 }

@@ -44,13 +44,39 @@ impl PlanPut {
     /// fields. The sheet may leave out its id, and may not name another.
     pub fn read(node: &Node<'_>, id: &Name) -> Result<Self, Vec<Fault>> {
         node.read(|fields| {
-            let applies = Applies::read(fields, "applies");
-            let to = read_audience(fields);
-            let dry_run = fields.optional("dry_run").flag().unwrap_or(false);
-            let reason = if dry_run { optional_reason(fields) } else { required_reason(fields) };
+            let how = How::fields(fields);
             let sheet = Sheet::fields(fields, Some(id));
-            Some(Self { sheet: sheet?, applies, to, dry_run, reason })
+            Some(how.of(sheet?))
         })
+    }
+
+    /// Reads `applies`, `to`, `reason` and `dry_run`, for the sheet of a version that
+    /// was there before.
+    pub fn restore(node: &Node<'_>, version: PlanVersion) -> Result<Self, Vec<Fault>> {
+        node.read(|fields| Some(How::fields(fields).of(version.sheet)))
+    }
+}
+
+/// What stands beside a sheet.
+struct How {
+    applies: Option<Applies>,
+    to: Audience,
+    dry_run: bool,
+    reason: Option<String>,
+}
+
+impl How {
+    fn fields(fields: &mut Reader<'_, '_>) -> Self {
+        let applies = Applies::read(fields, "applies");
+        let to = read_audience(fields);
+        let dry_run = fields.optional("dry_run").flag().unwrap_or(false);
+        let reason = if dry_run { optional_reason(fields) } else { required_reason(fields) };
+        Self { applies, to, dry_run, reason }
+    }
+
+    fn of(self, sheet: Sheet) -> PlanPut {
+        let Self { applies, to, dry_run, reason } = self;
+        PlanPut { sheet, applies, to, dry_run, reason }
     }
 }
 
@@ -192,16 +218,20 @@ impl Registry {
         Ok(PlanWritten { plan: plan.newest().clone(), warnings })
     }
 
-    /// All versions of a plan, newest first.
-    pub async fn plan_versions(&self, tenant: &Tenant, id: &Name) -> Result<Vec<PlanVersion>, ServiceError> {
+    /// All versions of a plan, newest first, with who wrote them.
+    pub async fn plan_versions(
+        &self,
+        tenant: &Tenant,
+        id: &Name,
+    ) -> Result<Vec<(PlanVersion, Written)>, ServiceError> {
         let kind = RecordKind::Plan;
         let records = self.ledger.versions(Some(tenant.number), kind, id.as_str().to_owned()).await?;
         if records.is_empty() {
             return Err(ServiceError::UnknownPlan);
         }
         let catalog = tenant.catalog();
-        let written = records.iter().filter(|record| record.body.is_some());
-        written.map(|record| catalog.version_of(record)).collect()
+        let written = records.into_iter().filter(|record| record.body.is_some());
+        written.map(|record| Ok((catalog.version_of(&record)?, record.written))).collect()
     }
 
     /// Puts a new version of a pool in force.

@@ -15,8 +15,8 @@ use crate::ledger::{
     Answer, AuditEntry, AuditQuery, Bucket, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery,
     Duplicate, DuplicatesQuery, Erasure, History, HistoryQuery, KeptPart, Ledger, LedgerError, MinuteRow,
     MinutesQuery, Note, Org, Output, PoolCondition, Pruned, Pruning, Ranking, RankingQuery, Record,
-    RecordKind, RefusalCount, Reports, StoredAccount, Tally, TenantRow, Told, UsageRow, User, UserQuery,
-    What, Written,
+    RecordKind, RefusalCount, RefusedCall, Reports, StoredAccount, Tally, TenantRow, Told, UsageRow, User,
+    UserQuery, What, Written,
 };
 
 /// One process's way to a store that several may share.
@@ -414,6 +414,19 @@ impl Reports for FakeLedger {
     }
     fn duplicates(&self, _: TenantRef, _: DuplicatesQuery) -> Answer<'_, Vec<Duplicate>> {
         unreachable!("no test looks for duplicates")
+    }
+    fn last_refusals(&self, _: TenantRef, _: UserId) -> Answer<'_, Vec<RefusedCall>> {
+        unreachable!("no test asks why")
+    }
+    fn holds_made(
+        &self,
+        _: TenantRef,
+        _: UserId,
+        _: Range<Millis>,
+        _: Option<HoldId>,
+        _: u32,
+    ) -> Answer<'_, Vec<Hold>> {
+        unreachable!("no test reads back")
     }
     fn ranking(&self, _: TenantRef, _: RankingQuery, _: u32) -> Answer<'_, Ranking> {
         unreachable!("no test ranks")

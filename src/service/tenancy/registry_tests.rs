@@ -84,8 +84,8 @@ async fn a_plan_gets_a_new_version_each_time_and_keeps_them_all() {
     assert!(Arc::ptr_eq(&same[0], &same[1]), "what did not change is not made again");
     put_plan(&bench.registry, &tenant, "new/one", &sheet(5), None).await.unwrap();
     let versions = bench.registry.plan_versions(&tenant, &name("free")).await.unwrap();
-    assert_eq!(versions.iter().map(|plan| plan.version).collect::<Vec<_>>(), [2, 1]);
-    assert_eq!(versions[0].to_json(&tenant.catalog())["version"], 2);
+    assert_eq!(versions.iter().map(|(plan, _)| plan.version).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(versions[0].0.to_json(&tenant.catalog())["version"], 2);
     let unknown = bench.registry.plan_versions(&tenant, &name("nobody")).await;
     assert!(matches!(unknown, Err(ServiceError::UnknownPlan)));
 }

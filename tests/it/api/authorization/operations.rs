@@ -27,6 +27,7 @@ impl Names {
             (_, "kid") => &self.kid,
             (_, "file") => "index.html",
             (_, "code") => "forbidden",
+            (_, "version") => "1",
             _ => panic!(
                 "the path parameter {{{name}}} after '{segment}' is new to this test: \
                  say in operations.rs what stands in its place"

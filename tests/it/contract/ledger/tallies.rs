@@ -3,16 +3,44 @@
 use std::sync::Arc;
 
 use apportion::domain::charge::TenantRef;
+use apportion::domain::ids::Label;
+use apportion::domain::plan::{Meter, Scope};
 use apportion::domain::spread::{Counted, Spread};
+use apportion::domain::step::Remedy;
 use apportion::domain::time::Millis;
 use apportion::ledger::{
-    Comparison, Edge, History, HistoryQuery, Ledger, Output, RefusalCount, RefusedCall, RefusedUser, Tally,
+    Comparison, Edge, Failed, Grounds, History, HistoryQuery, Ledger, Output, RefusalCount, RefusedCall,
+    RefusedUser, Tally,
 };
 
 use super::Room;
 use super::samples::*;
 
 const CODE: &str = "request_rate_exceeded";
+
+fn grounds() -> Grounds {
+    let failed = Failed {
+        name: Label::parse("requests").unwrap(),
+        scope: Scope::User,
+        kind: "bucket".into(),
+        meter: Some(Meter::Requests),
+        limit: 10,
+        remaining: 0,
+        requested: 1,
+        remedy: Remedy::Wait { retry_after_ms: 6_000 },
+        would_fit: 0,
+    };
+    Grounds {
+        plan: Some((name("free"), 2)),
+        model: Some(name("sonnet")),
+        feature: None,
+        bulk: false,
+        input_tokens: 1_000,
+        max_output_tokens: None,
+        min_output_tokens: Some(1),
+        failed: vec![failed],
+    }
+}
 
 pub(super) fn refused(
     tenant: TenantRef,
@@ -22,7 +50,12 @@ pub(super) fn refused(
 ) -> RefusedUser {
     let count =
         |&(day, code, count): &(i32, &'static str, u64)| RefusalCount { day, code: code.into(), count };
-    let call = |n| RefusedCall { at: at(n), code: CODE.into(), limit: Some("requests".into()) };
+    let call = |n| RefusedCall {
+        at: at(n),
+        code: CODE.into(),
+        limit: Some("requests".into()),
+        grounds: (n % 2 == 0).then(|| Box::new(grounds())),
+    };
     RefusedUser {
         tenant,
         user: Some(user(user_id)),
@@ -88,6 +121,9 @@ pub async fn the_last_hundred_refusals_of_a_user_stay(room: impl Room) {
     assert_eq!(numbers, (111..=210).collect::<Vec<_>>());
     assert_eq!(kept[99].1, refused(TENANT, "u_1", &[], 30).recent[29]);
     assert_eq!(history(&*ledger, TENANT, "u_2", 10).await.refused.len(), 7);
+    let last = ledger.last_refusals(TENANT, user("u_1")).await.unwrap();
+    assert_eq!(last, kept.into_iter().map(|(_, call)| call).collect::<Vec<_>>());
+    assert_eq!(ledger.last_refusals(OTHER, user("u_1")).await.unwrap(), []);
     assert!(history(&*ledger, OTHER, "u_1", 10).await.refused.is_empty());
 }
 
