@@ -35,6 +35,11 @@ impl Call {
         &self.state.service
     }
 
+    /// The same, for work that goes on after the answer.
+    pub fn shared_service(&self) -> &Arc<Service> {
+        &self.state.service
+    }
+
     /// Turns a problem of one item of a batch into that item's answer.
     pub fn item_reply(&self, problem: Problem, settings: &Settings) -> Reply {
         problem.log_cause(self.request_id.to_str().unwrap_or_default());

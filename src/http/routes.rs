@@ -10,8 +10,8 @@ use actix_web::http::Method;
 use futures_util::future::LocalBoxFuture;
 
 use super::admin::{
-    capacity, clock, consumers, doubts, keys, models, orgs, outputs, plans, pools, records, refusals,
-    settings, tenants, users,
+    capacity, clock, consumers, doubts, keys, make_goods, models, orgs, outputs, plans, pools, records,
+    refusals, settings, tenants, users,
 };
 use super::auth::Access;
 use super::call::Call;
@@ -86,6 +86,10 @@ pub static ROUTES: &[Route] = &[
     route!(DELETE "/v1/admin/users/{user}", WRITE, users::erase),
     route!(POST "/v1/admin/users/{user}/plan", WRITE, users::change_plan),
     route!(GET "/v1/admin/users/{user}/ledger", READ, records::user_ledger),
+    route!(GET "/v1/admin/make-goods", READ, make_goods::all),
+    route!(GET "/v1/admin/make-goods/{id}", READ, make_goods::get),
+    route!(PUT "/v1/admin/make-goods/{id}", WRITE, make_goods::put),
+    route!(POST "/v1/admin/make-goods/{id}/undo", WRITE, make_goods::undo),
     route!(GET "/v1/admin/users/{user}/refusals", READ, refusals::explain),
     route!(GET "/v1/admin/audit", READ, records::audit),
     route!(GET "/v1/admin/consumers", READ, consumers::consumers),

@@ -69,6 +69,12 @@ impl Changed {
         Self { tenant: Some(tenant), what: What::User(Bucket::of(tenant, id)) }
     }
 
+    /// Many users; those of one bucket once.
+    pub(super) fn users<'u>(tenant: TenantRef, ids: impl Iterator<Item = &'u str>) -> Vec<Self> {
+        let buckets: std::collections::BTreeSet<u16> = ids.map(|id| Bucket::of(tenant, id).0).collect();
+        buckets.into_iter().map(|id| Self { tenant: Some(tenant), what: What::User(Bucket(id)) }).collect()
+    }
+
     /// What an erasure changes, or its return: both records, and that the
     /// tenant has erased users.
     pub(super) fn erased(tenant: TenantRef, erasure: &Erasure) -> Vec<Self> {

@@ -39,11 +39,12 @@ impl RecordKind {
             Self::Models => "models",
             Self::Settings => "settings",
             Self::Key => "key",
+            Self::MakeGood => "make_good",
         }
     }
 
     pub(super) fn parse(text: &str) -> Result<Self, LedgerError> {
-        [Self::Plan, Self::Pool, Self::Models, Self::Settings, Self::Key]
+        [Self::Plan, Self::Pool, Self::Models, Self::Settings, Self::Key, Self::MakeGood]
             .into_iter()
             .find(|kind| kind.as_str() == text)
             .ok_or_else(|| LedgerError::Corrupt(format!("a record of the unknown kind {text:?}")))
@@ -146,6 +147,7 @@ pub(super) fn audited_action(record: &Record) -> &'static str {
         (RecordKind::Settings, _) => "settings.put",
         (RecordKind::Key, Some(_)) => "key.create",
         (RecordKind::Key, None) => "key.delete",
+        (RecordKind::MakeGood, _) => "make_good.put",
     }
 }
 

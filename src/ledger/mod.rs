@@ -189,13 +189,15 @@ pub enum RecordKind {
     Models,
     Settings,
     Key,
+    /// Extra amounts for many users at once.
+    MakeGood,
 }
 
-/// One version of a plan, pool, the models, the settings or a key.
+/// One version of a plan, pool, the models, the settings, a key or a make-good.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
     pub kind: RecordKind,
-    /// Plan id, pool id, kid; empty for models and settings.
+    /// Plan id, pool id, kid, the id of a make-good; empty for models and settings.
     pub id: String,
     pub version: u32,
     /// JSON; `None` marks a deletion.
@@ -288,6 +290,10 @@ pub trait Ledger: Reports {
     /// Inserts or replaces; `user.version` must be the stored one + 1 (0 = not
     /// stored), else `Conflict`. Writes the audit row.
     fn put_user(&self, tenant: TenantRef, user: User, written: Written) -> Answer<'_, ()>;
+    /// Replaces users who are on record, all or none, as [`put_user`](Self::put_user)
+    /// does one: each as it was read, and as it is to be. `Conflict`: one of them is
+    /// not as it was read. The revision grows by 1.
+    fn put_users(&self, tenant: TenantRef, users: Vec<(User, User)>, written: Written) -> Answer<'_, ()>;
     /// Users with a move of plan that came at `now` or before, by when it came.
     fn users_to_move(&self, tenant: TenantRef, now: Millis, limit: u32) -> Answer<'_, Vec<User>>;
 

@@ -26,6 +26,15 @@ pub trait Reports: Send + Sync + 'static {
     fn refusals(&self, tenant: TenantRef, user: UserId, days: Range<i32>) -> Answer<'_, Vec<RefusalCount>>;
     /// The refusals of a user that are kept one by one, oldest first.
     fn last_refusals(&self, tenant: TenantRef, user: UserId) -> Answer<'_, Vec<RefusedCall>>;
+    /// Users who were refused on some days, by one code if one is given; ascending,
+    /// at most `limit`.
+    fn refused_users(
+        &self,
+        tenant: TenantRef,
+        days: Range<i32>,
+        code: Option<String>,
+        limit: u32,
+    ) -> Answer<'_, Vec<UserId>>;
     /// A user's holds that were made within `instants`, in the order of their ids,
     /// after `after`; booked use is not among them. At most `limit`.
     fn holds_made(

@@ -69,6 +69,10 @@ pub struct Service {
     /// Its holds may be old by now.
     test_clock_moved: tokio::sync::Notify,
     pruned_holds: AtomicU64,
+    /// Make-goods that this node works on.
+    making_good: parking_lot::Mutex<
+        std::collections::HashSet<(crate::domain::charge::TenantRef, crate::domain::ids::Name)>,
+    >,
 }
 
 /// A step that is decided; its answer may go out once the ticket resolves.
@@ -102,6 +106,7 @@ impl Service {
             purge_due: tokio::sync::Notify::new(),
             test_clock_moved: tokio::sync::Notify::new(),
             pruned_holds: AtomicU64::new(0),
+            making_good: parking_lot::Mutex::default(),
         })
     }
 

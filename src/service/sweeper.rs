@@ -62,6 +62,7 @@ impl Service {
                     service.prune_all().await;
                 }
                 if round % ROUNDS_PER_SWEEP == 0 {
+                    service.go_on_with_make_goods().await;
                     let kept = service.engine.sweep(service.registry.wall.now()).await;
                     tracing::debug!(accounts.kept = kept, "swept");
                 }
@@ -80,6 +81,15 @@ impl Service {
             if let Err(error) = work.await {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(tenant.id = %tenant.id, error, "cannot go on erasing users");
+            }
+        }
+    }
+
+    async fn go_on_with_make_goods(self: &Arc<Self>) {
+        for tenant in self.registry.tenants() {
+            if let Err(error) = self.go_on_making_good(&tenant).await {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(tenant.id = %tenant.id, error, "cannot go on making good");
             }
         }
     }

@@ -8,6 +8,7 @@ pub mod clock;
 pub mod consumers;
 pub mod doubts;
 pub mod keys;
+pub mod make_goods;
 pub mod models;
 pub mod orgs;
 pub mod outputs;

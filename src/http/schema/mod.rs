@@ -6,6 +6,7 @@ mod admin;
 mod calls;
 mod catalog;
 mod doubts;
+mod make_goods;
 mod records;
 mod rights;
 
@@ -13,5 +14,6 @@ pub use admin::*;
 pub use calls::*;
 pub use catalog::*;
 pub use doubts::*;
+pub use make_goods::*;
 pub use records::*;
 pub use rights::*;

@@ -22,7 +22,7 @@ use super::sql::doubts::Walk;
 use super::sql::read::{self, Query};
 use super::sql::{
     Failure, audit, changes, commit, conditions, deleting, erasing, history, orgs, pruning, records, slots,
-    users,
+    users, users_many,
 };
 use super::{
     Answer, AuditEntry, AuditQuery, Change, Changed, Changes, DoubtPage, DoubtQuery, Erasure, History,
@@ -256,6 +256,11 @@ impl Ledger for PostgresLedger {
         administer!(self, vec![Changed::user(tenant, user.id.as_str())], |c| users::put(
             c, tenant, &user, &written
         ))
+    }
+
+    fn put_users(&self, tenant: TenantRef, users: Vec<(User, User)>, written: Written) -> Answer<'_, ()> {
+        let changed = Changed::users(tenant, users.iter().map(|(_, new)| new.id.as_str()));
+        administer!(self, changed.clone(), |c| users_many::put(c, tenant, &users, &written))
     }
 
     fn users_to_move(&self, tenant: TenantRef, now: Millis, limit: u32) -> Answer<'_, Vec<User>> {

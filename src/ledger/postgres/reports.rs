@@ -13,7 +13,7 @@ use crate::domain::hold::Hold;
 use crate::domain::ids::{HoldId, Name, UserId};
 use crate::domain::time::Millis;
 use crate::ledger::sql::read::{self, Query};
-use crate::ledger::sql::{active, duplicates, history, minutes, outputs, rankings, tallies};
+use crate::ledger::sql::{active, duplicates, history, minutes, outputs, rankings, tallies, users_many};
 use crate::ledger::{
     Answer, Comparison, Duplicate, DuplicatesQuery, KeptPart, MinuteRow, MinutesQuery, Output, Ranking,
     RankingQuery, RefusalCount, RefusedCall, Reports, Tally,
@@ -30,6 +30,16 @@ impl Reports for PostgresLedger {
 
     fn last_refusals(&self, tenant: TenantRef, user: UserId) -> Answer<'_, Vec<RefusedCall>> {
         read!(self, |c| tallies::last_refusals(c, tenant, user.clone()))
+    }
+
+    fn refused_users(
+        &self,
+        tenant: TenantRef,
+        days: Range<i32>,
+        code: Option<String>,
+        limit: u32,
+    ) -> Answer<'_, Vec<UserId>> {
+        read!(self, |c| users_many::refused(c, tenant, days.clone(), code.clone(), limit))
     }
 
     fn holds_made(

@@ -54,6 +54,9 @@ SELECT 4, recent, CAST(NULL AS bigint), NULL, NULL, NULL, NULL, CAST(NULL AS big
         duplicates!("(CAST(signals AS json) ->> 'device') COLLATE \"C\"");
     const DUPLICATES_BY_ADDRESS: &'static str =
         duplicates!("(CAST(signals AS json) ->> 'address') COLLATE \"C\"");
+    const VERSIONS_OF_MANY: &'static str = "SELECT users.id, users.version
+         FROM json_array_elements_text(CAST($2 AS json)) AS asked (id)
+         JOIN users ON users.tenant = $1 AND users.id = asked.id";
     const RECENT_OF_MANY: &'static str = "SELECT kept.tenant, kept.user_id, kept.recent
          FROM json_array_elements(CAST($1 AS json)) AS asked (pair)
          JOIN refused AS kept ON kept.tenant = CAST(asked.pair ->> 0 AS bigint)

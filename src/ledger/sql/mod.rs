@@ -26,6 +26,7 @@ pub(super) mod records;
 pub(super) mod slots;
 pub(super) mod tallies;
 pub(super) mod users;
+pub mod users_many;
 mod value;
 
 use std::future::Future;
@@ -49,6 +50,8 @@ pub(super) trait Sql: Send {
     /// Of users (JSON pairs of tenant and id) those whose last refusals are on
     /// record.
     const RECENT_OF_MANY: &'static str;
+    /// Id and version of users (`$1` tenant, `$2` their ids as JSON).
+    const VERSIONS_OF_MANY: &'static str;
 
     /// Users who share a device, and those who share an address.
     const DUPLICATES_BY_DEVICE: &'static str;

@@ -3,7 +3,7 @@
 use super::audit::{self, AuditRow};
 use super::read::{named, unnamed};
 use super::records::refuse_deleted;
-use super::{Columns, Failure, Sql, each, get, values};
+use super::{Columns, Failure, Sql, Value, each, get, values};
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::{Name, UserId};
 use crate::domain::time::Millis;
@@ -118,6 +118,20 @@ pub fn read(row: &impl Columns) -> Result<User, LedgerError> {
     })
 }
 
+macro_rules! replaces {
+    () => {
+        "ON CONFLICT (tenant, id) DO UPDATE SET plan = excluded.plan, plan_since = excluded.plan_since,
+            plan_sequence = excluded.plan_sequence, org = excluded.org, verified = excluded.verified,
+            suspended = excluded.suspended, zone = excluded.zone, anchor_day = excluded.anchor_day,
+            signals = excluded.signals, created_at = excluded.created_at, version = excluded.version,
+            rights = excluded.rights, changes_at = excluded.changes_at, moved = excluded.moved
+         WHERE users.version = excluded.version - 1"
+    };
+}
+
+/// What becomes of a user who is there.
+pub(super) const REPLACES: &str = replaces!();
+
 /// Inserts or replaces a user and writes the audit row. `Conflict`: the stored
 /// version is not the one before.
 pub async fn put(
@@ -151,22 +165,31 @@ async fn store(
     user: &User,
     old: Option<&User>,
 ) -> Result<(), Failure> {
-    let text =
+    let text = concat!(
         "INSERT INTO users (tenant, id, plan, plan_since, plan_sequence, org, verified, suspended, zone,
-                    anchor_day, signals, created_at, version, rights, changes_at, born, moved)
-                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
-                ON CONFLICT (tenant, id) DO UPDATE SET plan = excluded.plan, plan_since = excluded.plan_since,
-                    plan_sequence = excluded.plan_sequence, org = excluded.org, verified = excluded.verified,
-                    suspended = excluded.suspended, zone = excluded.zone, anchor_day = excluded.anchor_day,
-                    signals = excluded.signals, created_at = excluded.created_at, version = excluded.version,
-                    rights = excluded.rights, changes_at = excluded.changes_at, moved = excluded.moved
-                WHERE users.version = excluded.version - 1";
+         anchor_day, signals, created_at, version, rights, changes_at, born, moved)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) ",
+        replaces!()
+    );
     let this = audit::next_revision(connection).await?;
     let same = |old: &User| (&old.plan, old.plan_since) == (&user.plan, user.plan_since);
-    let (born, moved) = revisions(this, old.map(|old| (old.born, old.moved, same(old))));
+    let revisions = revisions(this, old.map(|old| (old.born, old.moved, same(old))));
+    // Another one may have come between: then there is nothing to write over.
+    match connection.execute(text, columns(tenant, user, revisions)?).await? {
+        0 => Err(LedgerError::Conflict.into()),
+        _ => Ok(()),
+    }
+}
+
+/// A user as the columns of a row; `revisions`: when it came, and its plan.
+pub(super) fn columns(
+    tenant: TenantRef,
+    user: &User,
+    (born, moved): (u64, u64),
+) -> Result<Vec<Value>, LedgerError> {
     let signals = user.signals.as_ref().map(|signals| serde_json::json!(signals).to_string());
     let rights = user.rights.as_deref();
-    let values = values![
+    Ok(values![
         tenant.0,
         user.id.shared(),
         user.plan.shared(),
@@ -184,12 +207,7 @@ async fn store(
         rights.and_then(|rights| rights.schedule.first()).map(|next| next.at.0),
         born.cast_signed(),
         moved.cast_signed()
-    ];
-    // Another one may have come between: then there is nothing to write over.
-    match connection.execute(text, values).await? {
-        0 => Err(LedgerError::Conflict.into()),
-        _ => Ok(()),
-    }
+    ])
 }
 
 /// When a row came and when its plan last changed: now, unless it is the same.

@@ -35,7 +35,7 @@ use super::encoding::unpack_hold;
 use super::sql::batch::Batch;
 use super::sql::read::{self, Query};
 use super::sql::{
-    Failure, audit, changes, conditions, deleting, erasing, history, orgs, records, slots, users,
+    Failure, audit, changes, conditions, deleting, erasing, history, orgs, records, slots, users, users_many,
 };
 use super::{
     Answer, AuditEntry, AuditQuery, Change, Changed, Changes, DoubtPage, DoubtQuery, Erasure, History,
@@ -213,6 +213,14 @@ impl Ledger for SqliteLedger {
         let changed = vec![Changed::user(tenant, user.id.as_str())];
         self.administer(changed, move |c| async move { users::put(c, tenant, &user, &written).await }.boxed())
             .boxed()
+    }
+
+    fn put_users(&self, tenant: TenantRef, users: Vec<(User, User)>, written: Written) -> Answer<'_, ()> {
+        let changed = Changed::users(tenant, users.iter().map(|(_, new)| new.id.as_str()));
+        self.administer(changed, move |c| {
+            async move { users_many::put(c, tenant, &users, &written).await }.boxed()
+        })
+        .boxed()
     }
 
     fn users_to_move(&self, tenant: TenantRef, now: Millis, limit: u32) -> Answer<'_, Vec<User>> {

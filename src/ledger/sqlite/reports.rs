@@ -12,7 +12,7 @@ use crate::domain::ids::{HoldId, Name, UserId};
 use crate::domain::plan::Scope;
 use crate::domain::time::Millis;
 use crate::ledger::sql::read::{self, Query};
-use crate::ledger::sql::{active, duplicates, history, minutes, outputs, rankings, tallies};
+use crate::ledger::sql::{active, duplicates, history, minutes, outputs, rankings, tallies, users_many};
 use crate::ledger::{
     Answer, Comparison, Duplicate, DuplicatesQuery, KeptPart, MinuteRow, MinutesQuery, Output, Ranking,
     RankingQuery, RefusalCount, RefusedCall, Reports, Tally,
@@ -29,6 +29,16 @@ impl Reports for SqliteLedger {
 
     fn last_refusals(&self, tenant: TenantRef, user: UserId) -> Answer<'_, Vec<RefusedCall>> {
         self.read(move |c| tallies::last_refusals(c, tenant, user).boxed()).boxed()
+    }
+
+    fn refused_users(
+        &self,
+        tenant: TenantRef,
+        days: Range<i32>,
+        code: Option<String>,
+        limit: u32,
+    ) -> Answer<'_, Vec<UserId>> {
+        self.read(move |c| users_many::refused(c, tenant, days, code, limit).boxed()).boxed()
     }
 
     fn holds_made(

@@ -25,6 +25,8 @@ impl Sql for SqliteConnection {
     const HISTORY: &'static str = ended::HISTORY;
     const DUPLICATES_BY_DEVICE: &'static str = duplicates!("json_extract(signals, '$.device')");
     const DUPLICATES_BY_ADDRESS: &'static str = duplicates!("json_extract(signals, '$.address')");
+    const VERSIONS_OF_MANY: &'static str = "SELECT users.id, users.version FROM json_each($2) AS asked
+         CROSS JOIN users ON users.tenant = $1 AND users.id = asked.value";
     const RECENT_OF_MANY: &'static str =
         "SELECT kept.tenant, kept.user_id, kept.recent FROM json_each($1) AS asked
          CROSS JOIN refused AS kept ON kept.tenant = json_extract(asked.value, '$[0]')

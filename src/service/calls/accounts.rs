@@ -73,7 +73,7 @@ impl Service {
                 Ok(Step::Missing(missing)) => missing,
                 Err(error) => {
                     rounds.next().ok_or(ServiceError::Overloaded)?;
-                    self.make_good(error).await?;
+                    self.put_right(error).await?;
                     continue;
                 }
             };
@@ -109,7 +109,7 @@ impl Service {
         for _ in 0..ROUNDS {
             match question().await {
                 Ok(answer) => return Ok(answer),
-                Err(error) => self.make_good(error).await?,
+                Err(error) => self.put_right(error).await?,
             }
         }
         Err(ServiceError::Overloaded)
@@ -117,7 +117,7 @@ impl Service {
 
     /// Does what an engine asks for before it can go on; other errors are
     /// passed on.
-    async fn make_good(&self, error: EngineError) -> Result<(), ServiceError> {
+    async fn put_right(&self, error: EngineError) -> Result<(), ServiceError> {
         match error {
             EngineError::Unsure(tenant) => self.settle_slot(tenant).await,
             EngineError::Clock(tenant, now) => self.set_right(tenant, now).await,

@@ -5,6 +5,7 @@ pub mod calendar;
 pub(super) mod erasing;
 pub(super) mod figures;
 pub mod history;
+pub mod making_good;
 pub mod moving;
 pub mod orgs;
 pub mod plans;

@@ -9,7 +9,7 @@ use crate::domain::ids::{Label, Name, RequestId, UserId};
 use crate::domain::plan::{Limit, Override, Rule, Scope};
 use crate::domain::quantity::MAX_AMOUNT;
 use crate::domain::time::Millis;
-use crate::ledger::{Granting, Org, Overridden, Rights, User};
+use crate::ledger::{Granting, Org, Overridden, Rights, User, Written};
 
 use super::profiles::{OrgProfile, Profile};
 use super::users::Outcome;
@@ -146,6 +146,20 @@ pub struct GrantPost {
 }
 
 impl GrantPost {
+    pub(in crate::service) fn new(
+        limit: Label,
+        amount: u64,
+        expires_at: Option<Millis>,
+        reason: String,
+        key: Option<RequestId>,
+    ) -> Self {
+        Self { limit, amount, expires_at, reason, key }
+    }
+
+    pub(in crate::service) fn amount(&self) -> u64 {
+        self.amount
+    }
+
     /// Reads `{"limit","amount","expires_at","reason"}`.
     pub fn read(node: &Node<'_>) -> Result<Self, Vec<Fault>> {
         node.read(|fields| {
@@ -252,6 +266,42 @@ impl Registry {
         };
         let (_, granting) = self.change_user(tenant, (id, None), None, by, post.reason(), change).await?;
         Ok(granting)
+    }
+
+    /// Puts a grant into a record that is to be written with others: the next version
+    /// of it. What is over stays in it, since nobody has brought the account to now.
+    pub(super) fn add_grant(
+        &self,
+        tenant: &Tenant,
+        user: &mut User,
+        post: &GrantPost,
+        by: &str,
+    ) -> Result<Outcome<Granting>, ServiceError> {
+        let catalog = tenant.catalog();
+        let limits = limits_of_user(&catalog, user, tenant.now());
+        let outcome = post.apply(user.rights.get_or_insert_default(), &limits, tenant.now(), by)?;
+        user.version += 1;
+        Ok(outcome)
+    }
+
+    /// Takes away the grant that was given under a key.
+    pub(super) async fn drop_grant(
+        &self,
+        tenant: &Tenant,
+        id: &UserId,
+        key: &RequestId,
+        written: &Written,
+    ) -> Result<(), ServiceError> {
+        let change = |user: &mut User| {
+            let grants = user.rights.as_mut().map(|rights| &mut rights.grants);
+            let Some(grants) = grants else { return Ok(Outcome::AsBefore(())) };
+            let before = grants.len();
+            grants.retain(|grant| grant.key.as_ref() != Some(key));
+            Ok(if grants.len() < before { Outcome::Changed(()) } else { Outcome::AsBefore(()) })
+        };
+        self.change_user(tenant, (id, None), None, &written.by, written.reason.clone(), change)
+            .await
+            .map(drop)
     }
 
     pub(super) async fn put_org_overrides(

@@ -17,10 +17,10 @@ use super::profiles::{OrgProfile, Profile};
 use super::rights::{GrantPost, OverridesPut};
 use super::terms::{Holder, Terms};
 use super::users::{UserChange, UserPage};
-use crate::domain::ids::{Name, UserId};
+use crate::domain::ids::{Name, RequestId, UserId};
 use crate::domain::plan::Scope;
 use crate::domain::time::Millis;
-use crate::ledger::{Granting, Month, UserQuery};
+use crate::ledger::{Granting, Month, UserQuery, Written};
 use crate::service::calls::charging::Charging;
 use crate::service::{Service, ServiceError, Tenant, Unrecorded};
 
@@ -103,6 +103,19 @@ impl Service {
         let _turn = self.at_home(tenant, id).await?;
         self.touch_user(tenant, id).await?;
         self.registry.grant(tenant, id, post, by).await
+    }
+
+    /// Takes away what a user was given under a key.
+    pub(super) async fn take_grant_back(
+        &self,
+        tenant: &Tenant,
+        id: &UserId,
+        key: &RequestId,
+        written: &Written,
+    ) -> Result<(), ServiceError> {
+        let _turn = self.at_home(tenant, id).await?;
+        self.touch_user(tenant, id).await?;
+        self.registry.drop_grant(tenant, id, key, written).await
     }
 
     /// Changes an org, or puts one on record.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::domain::document::{Fault, Node, Reader};
 use crate::domain::ids::{Name, UserId};
 use crate::domain::time::{Millis, Zone};
-use crate::ledger::{LedgerError, Month, Signals, User, UserQuery, Written};
+use crate::ledger::{LedgerError, Month, Record, Signals, User, UserQuery, Written};
 
 use super::moving::{drop_empty, fold, move_to, set_schedule};
 use super::profiles::Profile;
@@ -193,6 +193,35 @@ impl Registry {
             }
         }
         Err(ServiceError::ChangedMeanwhile)
+    }
+
+    /// Writes the next versions of many users, each as it was read and as it is to be.
+    /// `false`: somebody changed one of them meanwhile, and nothing was written.
+    pub(super) async fn put_users(
+        &self,
+        tenant: &Tenant,
+        users: Vec<(User, User)>,
+        written: Written,
+    ) -> Result<bool, ServiceError> {
+        if users.is_empty() {
+            return Ok(true);
+        }
+        let ids: Vec<UserId> = users.iter().map(|(user, _)| user.id.clone()).collect();
+        let result = self.writer.put_users(tenant.number, users, written).await;
+        for id in &ids {
+            self.forget_user(tenant.number, id);
+            self.watchers.user_changed(tenant.number, id);
+        }
+        match result {
+            Ok(()) => Ok(true),
+            Err(LedgerError::Conflict) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Writes the next version of a make-good.
+    pub(super) async fn put_make_good(&self, tenant: &Tenant, record: Record) -> Result<(), LedgerError> {
+        self.writer.put_record(Some(tenant.number), record).await
     }
 
     /// Writes the next version of a user, and reads it back; `None` when

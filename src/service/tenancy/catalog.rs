@@ -273,7 +273,7 @@ impl Catalog {
                 RecordKind::Plan => self.plan_named(&record.id).map_or(0, |plan| plan.newest().version),
                 RecordKind::Settings => self.settings_version,
                 RecordKind::Pool => self.pool_named(&record.id).map_or(0, |entry| entry.version),
-                RecordKind::Models | RecordKind::Key => return false,
+                RecordKind::Models | RecordKind::Key | RecordKind::MakeGood => return false,
             };
             record.version > 1 && known != record.version && known + 1 != record.version
         })

@@ -369,7 +369,7 @@ fn version_of(catalog: &Catalog, kind: RecordKind, id: &str) -> u32 {
         }
         RecordKind::Models => catalog.models_version,
         RecordKind::Settings => catalog.settings_version,
-        RecordKind::Key => 0,
+        RecordKind::Key | RecordKind::MakeGood => 0,
     }
 }
 

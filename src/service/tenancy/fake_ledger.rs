@@ -158,6 +158,9 @@ impl Ledger for FakeLedger {
             Ok(users)
         })
     }
+    fn put_users(&self, _: TenantRef, _: Vec<(User, User)>, _: Written) -> Answer<'_, ()> {
+        unreachable!("no test changes many")
+    }
     fn put_user(&self, tenant: TenantRef, user: User, _: Written) -> Answer<'_, ()> {
         self.answer(|| {
             let mut users = self.users.lock();
@@ -414,6 +417,15 @@ impl Reports for FakeLedger {
     }
     fn duplicates(&self, _: TenantRef, _: DuplicatesQuery) -> Answer<'_, Vec<Duplicate>> {
         unreachable!("no test looks for duplicates")
+    }
+    fn refused_users(
+        &self,
+        _: TenantRef,
+        _: Range<i32>,
+        _: Option<String>,
+        _: u32,
+    ) -> Answer<'_, Vec<UserId>> {
+        unreachable!("no test makes good")
     }
     fn last_refusals(&self, _: TenantRef, _: UserId) -> Answer<'_, Vec<RefusedCall>> {
         unreachable!("no test asks why")

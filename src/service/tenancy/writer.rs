@@ -65,6 +65,15 @@ impl Writer {
         self.counted(|ledger| ledger.put_user(tenant, user, written)).await
     }
 
+    pub async fn put_users(
+        &self,
+        tenant: TenantRef,
+        users: Vec<(User, User)>,
+        written: Written,
+    ) -> Result<(), LedgerError> {
+        self.counted(|ledger| ledger.put_users(tenant, users, written)).await
+    }
+
     pub async fn erase_user(
         &self,
         tenant: TenantRef,

@@ -22,6 +22,7 @@ mod ingress;
 mod input;
 mod keys;
 mod lists;
+mod make_goods;
 mod moves;
 mod nodes;
 mod numbers;

@@ -94,6 +94,7 @@ macro_rules! contract {
             }
             finding::{
                 an_unknown_account_is_empty,
+                a_users_holds_come_in_the_order_of_their_making,
                 a_users_account_comes_with_its_unfinished_holds,
                 an_orgs_account_comes_with_its_unfinished_holds,
                 a_tenants_account_comes_with_its_unfinished_holds,
@@ -122,6 +123,7 @@ macro_rules! contract {
             users::{
                 a_user_reads_back_as_written,
                 a_user_is_replaced_only_by_the_next_version,
+                many_users_are_replaced_all_or_none,
                 odd_user_ids_are_told_apart_byte_for_byte,
                 users_page_without_gap_or_repeat,
                 users_are_filtered_by_plan_org_and_part_of_the_id,

@@ -21,6 +21,7 @@ impl Names {
             ("plans", "id") | (_, "plan") => "p",
             ("pools", "id") | (_, "pool") => "default",
             ("tenants", "id") => "no-such-tenant",
+            ("make-goods", "id") => "outage",
             ("webhooks", "id") => "no-such-webhook",
             (_, "user") => "u",
             (_, "org") => "acme",

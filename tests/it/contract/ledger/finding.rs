@@ -31,6 +31,27 @@ fn in_all_stages(of: impl Fn(i64) -> Hold) -> Vec<Hold> {
     holds
 }
 
+pub async fn a_users_holds_come_in_the_order_of_their_making(room: impl Room) {
+    let ledger = room.open().await;
+    let mine: Vec<Hold> = (1..=7).map(|number| hold("u_1", 10 * number)).collect();
+    let theirs = hold("u_2", 35);
+    commit(&*ledger, &[&mine[3..], &[theirs], &mine[..3]].concat()).await;
+    let read = async |from: i64, to: i64, after: Option<HoldId>, limit: u32| {
+        let (first, last) = (at(from), at(to));
+        let holds = ledger.holds_made(TENANT, user("u_1"), first..last, after, limit).await.unwrap();
+        holds.into_iter().map(|hold| (hold.created_at.0 - at(0).0) / 10).collect::<Vec<_>>()
+    };
+    assert_eq!(read(0, 1_000, None, 100).await, [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(read(0, 1_000, None, 3).await, [1, 2, 3]);
+    assert_eq!(read(0, 1_000, Some(mine[2].id), 3).await, [4, 5, 6]);
+    // Half-open, and what comes after is not before the beginning.
+    assert_eq!(read(20, 50, None, 100).await, [2, 3, 4]);
+    assert_eq!(read(30, 1_000, Some(mine[0].id), 2).await, [3, 4]);
+    assert_eq!(read(20, 20, None, 100).await, [0; 0]);
+    let elsewhere = ledger.holds_made(OTHER, user("u_1"), at(0)..at(1_000), None, 9).await.unwrap();
+    assert_eq!(elsewhere, []);
+}
+
 pub async fn an_unknown_account_is_empty(room: impl Room) {
     let ledger = room.open().await;
     for scope in [Scope::User, Scope::Org, Scope::Tenant, Scope::Pool] {

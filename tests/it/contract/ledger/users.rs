@@ -1,6 +1,6 @@
 //! Users on record.
 
-use apportion::ledger::{Ledger, LedgerError, Signals, User, UserQuery};
+use apportion::ledger::{AuditQuery, Ledger, LedgerError, Signals, User, UserQuery};
 
 use super::Room;
 use super::samples::*;
@@ -57,6 +57,46 @@ pub async fn a_user_is_replaced_only_by_the_next_version(room: impl Room) {
     put(&*ledger, [version(2, "pro")]).await;
     refused(version(u32::MAX, "far")).await;
     assert_eq!(ledger.user(TENANT, user("u_1")).await.unwrap().map(as_written), Some(version(2, "pro")));
+}
+
+pub async fn many_users_are_replaced_all_or_none(room: impl Room) {
+    let ledger = room.open().await;
+    let odd = ["u'1", "u\"2", "U_1", "u_1", "\u{fc}"];
+    put(&*ledger, odd.map(person)).await;
+    let read = async |id: &str| ledger.user(TENANT, user(id)).await.unwrap().unwrap();
+    let mut pairs = Vec::new();
+    for id in odd {
+        let old = read(id).await;
+        let new = User { version: 2, suspended: true, ..old.clone() };
+        pairs.push((old, new));
+    }
+    let revision = ledger.revision().await.unwrap();
+    let refused = async |pairs: Vec<(User, User)>| {
+        let answer = ledger.put_users(TENANT, pairs, written()).await;
+        assert!(matches!(answer, Err(LedgerError::Conflict)), "{answer:?}");
+    };
+    // One who is nobody, one who was changed meanwhile, one of another tenant.
+    let nobody = person("nobody");
+    refused([pairs.clone(), vec![(nobody.clone(), User { version: 2, ..nobody })]].concat()).await;
+    let ahead = (User { version: 2, ..pairs[1].0.clone() }, User { version: 3, ..pairs[1].0.clone() });
+    refused(vec![pairs[0].clone(), ahead]).await;
+    refused(vec![(pairs[0].0.clone(), User { version: 3, ..pairs[0].0.clone() })]).await;
+    let elsewhere = ledger.put_users(OTHER, pairs.clone(), written()).await;
+    assert!(matches!(elsewhere, Err(LedgerError::Conflict)), "{elsewhere:?}");
+    assert_eq!(ledger.revision().await.unwrap(), revision);
+    assert!(!read("u_1").await.suspended);
+
+    ledger.put_users(TENANT, pairs.clone(), written()).await.unwrap();
+    for (_, new) in &pairs {
+        // When they came, and when their plan changed, is as it was.
+        assert_eq!(read(new.id.as_str()).await, *new);
+    }
+    assert_eq!(ledger.revision().await.unwrap(), revision + 1);
+    let asked = AuditQuery { target: Some("u'1".into()), limit: 10, ..AuditQuery::default() };
+    let audit = ledger.audit(TENANT, asked).await.unwrap();
+    assert_eq!((audit.len(), audit[0].action.as_str()), (2, "user.put"));
+    assert!(audit[0].old.is_some() && audit[0].new.is_some());
+    ledger.put_users(TENANT, Vec::new(), written()).await.unwrap();
 }
 
 pub async fn odd_user_ids_are_told_apart_byte_for_byte(room: impl Room) {
