@@ -13,7 +13,7 @@ use apportion::domain::ids::{HoldId, Name, RequestId, UserId};
 use apportion::domain::plan::{PerCall, Scope};
 use apportion::domain::quantity::Ppm;
 use apportion::domain::time::Millis;
-use apportion::ledger::{Change, Durability, Ledger, PostgresLedger, SqliteLedger, UsageDelta};
+use apportion::ledger::{Change, Durability, FeedMark, Ledger, PostgresLedger, SqliteLedger, UsageDelta};
 
 /// As in the server's binary.
 #[global_allocator]
@@ -75,7 +75,7 @@ async fn measure(url: Option<String>) {
     ledger.close().await;
 }
 
-/// Commits batches of new holds, each with its account and its usage.
+/// Commits batches of new holds, each with its account, its usage and its event.
 async fn write(ledger: Arc<dyn Ledger>, first: i64, size: i64, batches: i64) {
     for batch in 0..batches {
         let changes = (0..size).map(|at| change(first + batch * size + at)).collect();
@@ -131,6 +131,7 @@ fn change(number: i64) -> Change {
     Change {
         hold: Some(Arc::new(hold)),
         usage: Some(usage),
+        event: Some(FeedMark { part: 1, amounts: Vec::new() }),
         accounts: vec![(account, vec![7; 400].as_slice().into())],
         moved: Vec::new(),
     }

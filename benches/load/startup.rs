@@ -142,7 +142,7 @@ impl Pattern {
             hold: Some(Arc::new(hold)),
             usage: Some(self.usage.clone()),
             accounts,
-            moved: Vec::new(),
+            ..Change::default()
         })
     }
 }

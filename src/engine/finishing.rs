@@ -16,16 +16,18 @@ use crate::domain::time::Millis;
 /// Ids of extends remembered on a hold at most.
 const EXTENDS_KEPT: usize = 64;
 
-/// A hold that is taken at `now`. (Use that has happened has ended already.)
+/// A hold that is taken at `now`. (Use that has happened has ended already, and its draft
+/// says when it was.)
 pub(super) fn begin(hold: &mut Hold, take: &Take, receipts: Vec<Receipt>, now: Millis) {
     hold.receipts = receipts;
-    hold.created_at = now;
-    hold.lives_until = now.plus_ms(take.max_hold_ms);
-    hold.expires_at = now.plus_ms(take.lease_ms).min(hold.lives_until);
     if !matches!(take.draft.stage, Stage::Held) {
         hold.stage = take.draft.stage.clone();
         hold.reserved = take.draft.reserved;
+        return;
     }
+    hold.created_at = now;
+    hold.lives_until = now.plus_ms(take.max_hold_ms);
+    hold.expires_at = now.plus_ms(take.lease_ms).min(hold.lives_until);
 }
 
 /// A hold after an extend, with what its accounts become.

@@ -9,8 +9,8 @@ use utoipa::openapi::{Content, Ref, RefOr, Response};
 use utoipa::{Modify, OpenApi};
 
 use super::admin::{
-    capacity, clock, consumers, doubts, keys, make_goods, models, orgs, outputs, plans, pools, records,
-    refusals, settings, tenants, users,
+    capacity, clock, consumers, doubts, events, keys, make_goods, models, orgs, outputs, plans, pools,
+    records, refusals, settings, tenants, users,
 };
 use super::{check, feedback, health, holds, problem, quota, usage};
 
@@ -31,6 +31,7 @@ use super::{check, feedback, health, holds, problem, quota, usage};
         records::user_ledger, refusals::explain, make_goods::all, make_goods::get, make_goods::put, make_goods::undo, records::audit, records::decisions, records::features, consumers::consumers, consumers::duplicates,
         outputs::all,
         doubts::all, doubts::resolve, doubts::resolve_all,
+        events::usage,
         pools::all, pools::get, pools::put, pools::open,
         feedback::tell,
         models::get, models::put,

@@ -35,6 +35,13 @@ impl<K: Key> Page<K> {
         Self { after, limit }
     }
 
+    /// The same for a list that is followed: its cursor is named `after`, and `cursor` too.
+    pub fn read_after(parameters: &mut Parameters<'_>, usual: u32) -> Self {
+        let page = Self::read(parameters, usual);
+        let after = parameters.optional("after", |text| read_cursor(text).ok_or("is none that was given"));
+        Self { after: after.or(page.after), ..page }
+    }
+
     /// The page of `items`, which are all there is, in the order of their keys.
     pub fn of<T>(
         &self,

@@ -4,6 +4,8 @@ mod changes;
 mod doubt;
 mod duplicates;
 mod encoding;
+mod exports;
+mod feed;
 mod history;
 mod minutes;
 mod postgres;
@@ -18,6 +20,8 @@ mod tallies;
 pub use changes::{Bucket, Changed, Changes, Told, What};
 pub use doubt::{DoubtFilter, DoubtKey, DoubtPage, DoubtQuery};
 pub use duplicates::{Duplicate, DuplicatesQuery, Signal};
+pub use exports::Exports;
+pub use feed::{FeedEvent, FeedMark, FeedPage, FeedQuery};
 pub use history::{AuditEntry, AuditQuery, Edge, History, HistoryQuery};
 pub use minutes::{MinuteRow, MinutesQuery};
 pub use postgres::{PostgresLedger, look_at_postgres};
@@ -65,7 +69,7 @@ pub type Answer<'a, T> = BoxFuture<'a, Result<T, LedgerError>>;
 
 /// One step of one hold, in the order in which the engine took it. A batch is
 /// on record wholly or not at all.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Change {
     /// The hold as it stands after the step (inserted or replaced by id). Where
     /// it admits its user, they come on record too, unless they are. `None`: the
@@ -73,6 +77,8 @@ pub struct Change {
     pub hold: Option<Arc<Hold>>,
     /// What the step adds to the day's totals (signed: corrections).
     pub usage: Option<UsageDelta>,
+    /// The step is an event of the feed.
+    pub event: Option<FeedMark>,
     /// The packed state of every account the step touched.
     /// No bytes: the account is no more.
     pub accounts: Vec<(AccountKey, Arc<[u8]>)>,
@@ -252,7 +258,7 @@ pub struct UsageRow {
 
 /// The durable truth. Every method is atomic; what has returned `Ok` survives
 /// kill -9 (and power loss with durability `commit`).
-pub trait Ledger: Reports {
+pub trait Ledger: Reports + Exports {
     /// Writes all changes in one transaction.
     fn commit(&self, changes: Vec<Change>) -> Answer<'_, ()>;
     /// As [`commit`](Self::commit), and in the same transaction the slot on

@@ -10,9 +10,10 @@ use tokio::task::JoinHandle;
 use super::Service;
 use super::outage::Operation;
 use crate::domain::hold::{Hold, Stage};
+use crate::domain::ids::Label;
 use crate::domain::slot::Fence;
 use crate::engine::{self, Batch};
-use crate::ledger::{self, LedgerError, UsageDelta};
+use crate::ledger::{self, FeedMark, LedgerError, UsageDelta};
 use crate::service::telling::watchers::Bell;
 
 /// A running journal; stop it last, when nobody takes anything any more.
@@ -158,7 +159,7 @@ fn recorded_form(change: &engine::Change) -> Vec<ledger::Change> {
     let accounts = change.accounts.to_vec();
     let Some(hold) = &change.hold else {
         let moved = change.moved.clone();
-        let of_accounts = ledger::Change { hold: None, usage: None, accounts, moved };
+        let of_accounts = ledger::Change { accounts, moved, ..ledger::Change::default() };
         return if of_accounts.accounts.is_empty() { Vec::new() } else { vec![of_accounts] };
     };
     let before = change.before.as_deref().and_then(|before| delta(before, -1));
@@ -168,13 +169,41 @@ fn recorded_form(change: &engine::Change) -> Vec<ledger::Change> {
         (Some(before), after) => (Some(before), after),
         (None, after) => (after, None),
     };
-    let of_hold =
-        |usage, accounts| ledger::Change { hold: Some(Arc::clone(hold)), usage, accounts, moved: Vec::new() };
-    let mut recorded = vec![of_hold(first, accounts)];
-    if second.is_some() {
-        recorded.push(of_hold(second, Vec::new()));
+    let was_finished = change.before.as_deref().is_some_and(Hold::is_finished);
+    // The end of a hold is its first event; a correction follows, in one or two.
+    let part = if was_finished { 2 } else { 1 };
+    let mark = |part, amounts| hold.is_finished().then_some(FeedMark { part, amounts });
+    let (amounts_before, amounts_after) = (change.before.as_deref().map(custom), custom(hold));
+    let amounts_before = amounts_before.unwrap_or_default();
+    let of_hold = |usage, event, accounts| {
+        let hold = Some(Arc::clone(hold));
+        ledger::Change { hold, usage, event, accounts, moved: Vec::new() }
+    };
+    if second.is_none() {
+        return vec![of_hold(first, mark(part, differences(&amounts_before, &amounts_after)), accounts)];
     }
-    recorded
+    vec![
+        of_hold(first, mark(part, differences(&amounts_before, &[])), accounts),
+        of_hold(second, mark(part + 1, differences(&[], &amounts_after)), Vec::new()),
+    ]
+}
+
+/// What a settled hold counts on the tenant's own meters.
+fn custom(hold: &Hold) -> Vec<(Label, u64)> {
+    match &hold.stage {
+        Stage::Settled(settled) => settled.amounts.clone(),
+        _ => Vec::new(),
+    }
+}
+
+/// From `before` to `after`, meter by meter; none is left out that either names.
+fn differences(before: &[(Label, u64)], after: &[(Label, u64)]) -> Vec<(Label, i64)> {
+    let of = |amounts: &[(Label, u64)], meter: &Label| {
+        amounts.iter().find(|(known, _)| known == meter).map_or(0, |(_, amount)| amount.cast_signed())
+    };
+    let gone = before.iter().filter(|(meter, _)| after.iter().all(|(known, _)| known != meter));
+    let meters = after.iter().chain(gone).map(|(meter, _)| meter);
+    meters.map(|meter| (meter.clone(), of(after, meter) - of(before, meter))).collect()
 }
 
 /// A settled hold's part of the totals, times `sign`.

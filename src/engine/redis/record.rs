@@ -114,12 +114,13 @@ impl Decided {
     fn fill_taken(&self, hold: &mut Hold) -> Result<(), Unreadable> {
         let (stage, reserved) = (hold.stage.clone(), hold.reserved);
         step::reserve(hold, self.output, self.is_final, Demand::fixed(self.credits));
-        if !matches!(stage, Stage::Held) {
+        if matches!(stage, Stage::Held) {
+            hold.created_at = self.at;
+            hold.lives_until = self.at.plus_ms(self.longest);
+            hold.expires_at = self.at.plus_ms(self.lease).min(hold.lives_until);
+        } else {
             (hold.stage, hold.reserved) = (stage, reserved);
         }
-        hold.created_at = self.at;
-        hold.lives_until = self.at.plus_ms(self.longest);
-        hold.expires_at = self.at.plus_ms(self.lease).min(hold.lives_until);
         self.fill_receipts(hold)?;
         hold.receipts.iter_mut().filter(|receipt| receipt.window.is_some()).for_each(|r| r.opens = None);
         Ok(())

@@ -7,6 +7,7 @@ pub mod capacity;
 pub mod clock;
 pub mod consumers;
 pub mod doubts;
+pub mod events;
 pub mod keys;
 pub mod make_goods;
 pub mod models;

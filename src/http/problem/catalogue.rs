@@ -165,7 +165,7 @@ catalogue! {
     ChangedMeanwhile "changed_meanwhile" 412 false "Changed meanwhile"
         "The record is no longer the version that `If-Match` names, or somebody changed it at the same moment. Read it again and decide anew.";
     CursorExpired "cursor_expired" 410 false "Cursor expired"
-        "The order of this list was fixed by its first page and is kept for ten minutes. Ask for the first page again.";
+        "What comes next is not kept any more. The order of a ranking is kept for ten minutes after its first page: ask for that again. Events of usage are kept as long as their holds: ask without a cursor for the oldest that are left; what went before is in the sums by day.";
     AlreadyExists "already_exists" 409 false "Already exists"
         "Something of that id is there already.";
     SequenceRequired "sequence_required" 409 false "Sequence required"

@@ -91,6 +91,7 @@ macro_rules! administer {
 }
 
 // After the macros, which it uses.
+mod exports;
 mod reports;
 
 /// Looks at a database without changing it: its place without the password, and
@@ -166,7 +167,7 @@ async fn store(
     slots::move_on(connection, fence).await?;
     commit::write_users(connection, &batch.users).await?;
     commit::write_taken(connection, firsts).await?;
-    Ok(commit::write_batch(connection, batch).await?)
+    commit::write_batch(connection, batch).await
 }
 
 impl Ledger for PostgresLedger {

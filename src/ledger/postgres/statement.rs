@@ -62,6 +62,9 @@ SELECT 4, recent, CAST(NULL AS bigint), NULL, NULL, NULL, NULL, CAST(NULL AS big
          JOIN refused AS kept ON kept.tenant = CAST(asked.pair ->> 0 AS bigint)
          AND kept.user_id = asked.pair ->> 1";
 
+    const HOLDS_OF_MANY: &'static str = "SELECT body FROM holds WHERE tenant = $1 AND id = ANY (ARRAY
+         (SELECT decode(asked, 'hex') FROM json_array_elements_text(CAST($2 AS json)) AS asked))";
+
     async fn rows(&mut self, text: &'static str, values: Vec<Value>) -> sqlx::Result<Vec<PgRow>> {
         query(without_hints(text), values).fetch_all(self).await
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::feed::{self, Feed};
 use crate::domain::charge::AccountKey;
 use crate::domain::hold::Hold;
 use crate::domain::quantity::MAX_AMOUNT;
@@ -24,6 +25,7 @@ pub struct Batch {
     pub accounts: BTreeMap<AccountRow, Blob>,
     pub usage: BTreeMap<UsageKey, Totals>,
     pub minutes: BTreeMap<MinuteKey, Totals>,
+    pub feed: Feed,
     /// Users who come on record with their first hold. They are not journaled
     /// but written at once: each comes once.
     #[serde(skip)]
@@ -85,9 +87,17 @@ pub struct MinuteKey {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals(pub [i64; 5]);
 
-const FORMAT: u8 = 2;
-/// Without minutes.
+const FORMAT: u8 = 3;
+/// Without the feed.
+const FORMAT_OF_MINUTES: u8 = 2;
+/// Without minutes and the feed.
 const FORMAT_OF_DAYS: u8 = 1;
+
+#[derive(Deserialize)]
+struct BatchOfMinutes {
+    days: BatchOfDays,
+    minutes: BTreeMap<MinuteKey, Totals>,
+}
 
 #[derive(Deserialize)]
 struct BatchOfDays {
@@ -110,10 +120,12 @@ impl Batch {
         let unreadable = |error| LedgerError::Corrupt(format!("a row of the journal: {error}"));
         match bytes.split_first() {
             Some((&FORMAT, fields)) => postcard::from_bytes(fields).map_err(unreadable),
+            Some((&FORMAT_OF_MINUTES, fields)) => {
+                let BatchOfMinutes { days, minutes } = postcard::from_bytes(fields).map_err(unreadable)?;
+                Ok(Self { minutes, ..days.into() })
+            }
             Some((&FORMAT_OF_DAYS, fields)) => {
-                let BatchOfDays { holds, accounts, usage } =
-                    postcard::from_bytes(fields).map_err(unreadable)?;
-                Ok(Self { holds, accounts, usage, ..Self::default() })
+                Ok(postcard::from_bytes::<BatchOfDays>(fields).map_err(unreadable)?.into())
             }
             _ => Err(LedgerError::Corrupt("a row of the journal in an unknown form".into())),
         }
@@ -145,6 +157,11 @@ impl Batch {
                     batch.usage.entry(UsageKey::of(hold, delta)).or_default().add(totals);
                     batch.minutes.entry(MinuteKey::of(hold)).or_default().add(totals);
                 }
+                if let Some(mark) = &change.event {
+                    let ended_at = hold.finished_at().unwrap_or(hold.created_at).0;
+                    let entry = feed::entry(hold, mark, change.usage.as_ref());
+                    batch.feed.entry(hold.tenant.0).or_default().push((ended_at, entry));
+                }
             }
             for hold in &change.moved {
                 last.insert(hold.id, hold);
@@ -158,6 +175,12 @@ impl Batch {
             batch.holds.insert(id.0.to_be_bytes(), Arc::new(HoldRow::of(hold)?));
         }
         Ok(batch)
+    }
+}
+
+impl From<BatchOfDays> for Batch {
+    fn from(BatchOfDays { holds, accounts, usage }: BatchOfDays) -> Self {
+        Self { holds, accounts, usage, ..Self::default() }
     }
 }
 
@@ -205,7 +228,7 @@ impl MinuteKey {
 }
 
 impl Totals {
-    fn of(delta: &UsageDelta) -> Self {
+    pub fn of(delta: &UsageDelta) -> Self {
         let figures =
             [delta.requests, delta.input_tokens, delta.output_tokens, delta.total_tokens, delta.credits];
         Self(figures.map(|figure| figure.clamp(-TOTAL_MAX, TOTAL_MAX)))
@@ -245,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_of_the_journal_from_before_there_were_minutes_are_read() {
+    fn rows_of_the_journal_from_before_there_were_minutes_or_a_feed_are_read() {
         let key = UsageKey {
             tenant: 1,
             day: 2,
@@ -258,10 +281,16 @@ mod tests {
         let usage = BTreeMap::from([(key, Totals([1, 2, 3, 5, 0]))]);
         let (holds, accounts) =
             (BTreeMap::<[u8; 16], Arc<HoldRow>>::new(), BTreeMap::<AccountRow, Blob>::new());
-        let before = postcard::to_extend(&(holds, accounts, &usage), vec![FORMAT_OF_DAYS]).unwrap();
+        let before = postcard::to_extend(&(&holds, &accounts, &usage), vec![FORMAT_OF_DAYS]).unwrap();
         let batch = Batch::decode(&before).unwrap();
         assert_eq!(batch.usage, usage);
-        assert!(batch.minutes.is_empty());
+        assert!(batch.minutes.is_empty() && batch.feed.is_empty());
+        let minutes =
+            BTreeMap::from([(MinuteKey { tenant: 1, minute: 9, feature: "".into() }, Totals([1; 5]))]);
+        let before = (&holds, &accounts, &usage, &minutes);
+        let before = postcard::to_extend(&before, vec![FORMAT_OF_MINUTES]).unwrap();
+        let with_minutes = Batch::decode(&before).unwrap();
+        assert_eq!((with_minutes.usage, with_minutes.minutes), (usage.clone(), minutes));
         assert_eq!(Batch::decode(&batch.encode().unwrap()).unwrap().usage, usage);
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Kind::{Bytes, Int, Text};
 use super::batch::{AccountRow, Batch, Blob, HoldRow, MinuteKey, NewUsers, Totals, UsageKey};
-use super::{Failure, ManyRows, Sql, audit, values};
+use super::{Failure, ManyRows, Sql, audit, feed, values};
 
 static HOLDS: ManyRows = ManyRows::new(
     "holds",
@@ -198,7 +198,7 @@ pub async fn write_taken(connection: &mut impl Sql, tenants: &[u32]) -> sqlx::Re
 }
 
 /// Writes a batch to tables that hold everything that came before it.
-pub async fn write_batch(connection: &mut impl Sql, batch: &Batch) -> sqlx::Result<()> {
+pub async fn write_batch(connection: &mut impl Sql, batch: &Batch) -> Result<(), Failure> {
     let holds: Vec<_> = batch.holds.iter().map(|(id, row)| (*id, Arc::clone(row))).collect();
     let accounts = batch.accounts.iter().map(|(key, state)| (key.clone(), state.clone()));
     let (gone, accounts): (Vec<_>, Vec<_>) = accounts.partition(|(_, state)| state.0.is_empty());
@@ -211,5 +211,6 @@ pub async fn write_batch(connection: &mut impl Sql, batch: &Batch) -> sqlx::Resu
     }
     write_usage(connection, &usage).await?;
     let minutes: Vec<_> = batch.minutes.iter().map(|(key, totals)| (key.clone(), *totals)).collect();
-    write_minutes(connection, &minutes).await
+    write_minutes(connection, &minutes).await?;
+    feed::append(connection, &batch.feed).await
 }

@@ -14,6 +14,7 @@ pub(super) mod deleting;
 pub(super) mod doubts;
 pub(super) mod duplicates;
 pub(super) mod erasing;
+pub(super) mod feed;
 pub(super) mod history;
 mod many;
 pub(super) mod minutes;
@@ -52,6 +53,9 @@ pub(super) trait Sql: Send {
     const RECENT_OF_MANY: &'static str;
     /// Id and version of users (`$1` tenant, `$2` their ids as JSON).
     const VERSIONS_OF_MANY: &'static str;
+
+    /// Holds of a tenant by their ids (JSON, in hexadecimal digits).
+    const HOLDS_OF_MANY: &'static str;
 
     /// Users who share a device, and those who share an address.
     const DUPLICATES_BY_DEVICE: &'static str;

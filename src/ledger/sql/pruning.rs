@@ -1,6 +1,7 @@
 //! Old holds go, in the order of their ids: a walk that is interrupted goes on
 //! where it was, in whichever process.
 
+use super::feed;
 use super::history::first_id;
 use super::read::hold_id;
 use super::{Columns, Failure, Sql, get, values};
@@ -86,6 +87,10 @@ async fn prune(
     values.extend(values![asked.rows]);
     let rows = connection.rows(END, values).await?;
     let end = rows.first().map(|row| hold_id(get(row, 0)?)).transpose()?.map_or(to, |id| id.0);
+    // The feed first: what it tells needs the holds.
+    if !feed::prune(connection, (from, end), asked).await? {
+        return Ok((from, 0));
+    }
     let mut values = ids(from, end);
     values.extend(values![asked.now.0, asked.keep_ms]);
     Ok((end, connection.execute(PRUNE, values).await?))

@@ -9,12 +9,14 @@ use crate::domain::plan::Scope;
 use crate::domain::time::Millis;
 use crate::ledger::encoding::unpack_hold;
 use crate::ledger::{
-    DoubtKey, DuplicatesQuery, HistoryQuery, LedgerError, MinutesQuery, RankingQuery, StoredAccount, UsageRow,
+    DoubtKey, DuplicatesQuery, FeedQuery, HistoryQuery, LedgerError, MinutesQuery, RankingQuery,
+    StoredAccount, UsageRow,
 };
 
 use super::batch::stored_digest;
 use super::doubts::{DOUBTFUL, DOUBTFUL_OF_USER};
 use super::duplicates;
+use super::feed;
 use super::history;
 use super::minutes;
 use super::rankings;
@@ -74,6 +76,10 @@ pub enum Query {
         query: RankingQuery,
         limit: u32,
     },
+    Feed {
+        tenant: TenantRef,
+        query: FeedQuery,
+    },
 }
 
 impl Query {
@@ -112,6 +118,7 @@ impl Query {
             Self::History { tenant, query } => (C::HISTORY, history::parameters(*tenant, query)),
             Self::Duplicates { tenant, query } => duplicates::statement::<C>(*tenant, query),
             Self::Minutes { tenant, query } => minutes::statement(*tenant, query),
+            Self::Feed { tenant, query } => feed::statement(*tenant, *query),
             Self::Ranking { tenant, query, limit } => rankings::statement(*tenant, query, *limit),
         }
     }

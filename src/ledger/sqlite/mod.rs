@@ -7,6 +7,7 @@ mod connections;
 mod doubts;
 mod ended;
 mod error;
+mod exports;
 mod inspect;
 mod journal;
 mod open;

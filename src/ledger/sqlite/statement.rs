@@ -32,6 +32,10 @@ impl Sql for SqliteConnection {
          CROSS JOIN refused AS kept ON kept.tenant = json_extract(asked.value, '$[0]')
          AND kept.user_id = json_extract(asked.value, '$[1]')";
 
+    const HOLDS_OF_MANY: &'static str =
+        // By the ids alone: their index is the narrower one.
+        "SELECT body FROM holds WHERE id IN (SELECT unhex(value) FROM json_each($2)) AND +tenant = $1";
+
     async fn rows(&mut self, text: &'static str, values: Vec<Value>) -> sqlx::Result<Vec<SqliteRow>> {
         query(text, values).fetch_all(self).await
     }

@@ -16,6 +16,7 @@ use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::plan::Scope;
 use crate::domain::time::Millis;
 use crate::ledger::sql::batch::{AccountRow, Batch, Blob, HoldRow, MinuteKey, Totals, UsageKey};
+use crate::ledger::sql::feed::Feed;
 
 type Usage = BTreeMap<UsageKey, Totals>;
 type Minutes = BTreeMap<MinuteKey, Totals>;
@@ -46,6 +47,7 @@ struct Layer {
     /// By row of the journal, so that none is added twice or never.
     usage: Vec<(i64, Usage)>,
     minutes: Vec<(i64, Minutes)>,
+    feed: Vec<(i64, Feed)>,
 }
 
 /// A layer to which nothing comes any more.
@@ -71,6 +73,9 @@ impl Layer {
         if !batch.usage.is_empty() {
             self.usage.push((row, batch.usage));
             self.minutes.push((row, batch.minutes));
+        }
+        if !batch.feed.is_empty() {
+            self.feed.push((row, batch.feed));
         }
     }
 
@@ -136,6 +141,19 @@ impl Frozen {
     }
 }
 
+impl Frozen {
+    /// The events of the rows of the journal that count, in their order.
+    pub fn feed(&self, counts: impl Fn(i64) -> bool) -> Feed {
+        let mut all = Feed::new();
+        for (_, feed) in self.layer.feed.iter().filter(|(row, _)| counts(*row)) {
+            for (tenant, events) in feed {
+                all.entry(*tenant).or_default().extend_from_slice(events);
+            }
+        }
+        all
+    }
+}
+
 impl Tail {
     pub fn newest(&self) -> i64 {
         self.newest
@@ -197,6 +215,11 @@ impl Tail {
                 || layer.accounts.keys().any(|key| key.tenant == tenant.0)
                 || layer.usage.iter().any(|(_, usage)| usage.keys().any(|key| key.tenant == tenant.0))
         })
+    }
+
+    /// Whether the tables may lack events of a tenant's feed.
+    pub fn has_events(&self, tenant: TenantRef) -> bool {
+        self.layers().any(|layer| layer.feed.iter().any(|(_, feed)| feed.contains_key(&tenant.0)))
     }
 
     /// All of the journal up to `newest` is in the tables.

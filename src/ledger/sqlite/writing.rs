@@ -10,6 +10,7 @@ use super::tail::Frozen;
 use crate::ledger::LedgerError;
 use crate::ledger::sql::batch::{AccountRow, Batch, Blob, HoldRow, MinuteKey, Totals, UsageKey};
 use crate::ledger::sql::commit::{write_accounts, write_holds, write_minutes, write_usage};
+use crate::ledger::sql::feed::{self, Feed};
 use crate::ledger::sql::{Failure, get};
 
 /// What is to be written, in the order of the tables' keys: holds, then
@@ -22,6 +23,8 @@ pub(super) struct Writing {
     /// Few; they come with the last portion, which takes their rows out of the
     /// journal: so they are added once.
     minutes: Vec<(MinuteKey, Totals)>,
+    /// The same; so nobody sees an event whose hold is not written yet.
+    feed: Feed,
     /// Holds and accounts that are written. How much of the usage is, tells the
     /// mark in the journal.
     pub done: usize,
@@ -53,7 +56,8 @@ impl Writing {
             holds: frozen.holds_in_order(),
             accounts: frozen.accounts_in_order(),
             usage: frozen.usage_in_order(counts),
-            minutes: frozen.minutes(is_there),
+            minutes: frozen.minutes(&is_there),
+            feed: frozen.feed(is_there),
             done: 0,
         }
     }
@@ -97,6 +101,7 @@ impl Writing {
             }
             _ => {
                 write_minutes(&mut *connection, &self.minutes).await?;
+                feed::append(&mut *connection, &self.feed).await?;
                 commit::forget(connection, self.newest).await?;
                 Ok(true)
             }

@@ -139,6 +139,7 @@ impl Service {
         let pool = pool.map(|pool| pool.pool.id.clone());
         let mut draft = subject.draft(id, pool, !party.profile.is_known());
         draft.day = catalog.settings.zone.local_day(at);
+        (draft.created_at, draft.expires_at, draft.lives_until) = (at, at, at);
         draft.feature.clone_from(&command.feature);
         draft.granted.input_tokens = command.reported.input_tokens;
         draft.granted.max_output_tokens = command.reported.output_tokens;

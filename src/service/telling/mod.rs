@@ -2,6 +2,7 @@
 
 pub(super) mod actives;
 pub mod consumers;
+pub(super) mod events;
 pub(super) mod quota;
 pub mod records;
 pub mod refusals;

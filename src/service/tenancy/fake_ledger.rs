@@ -390,6 +390,12 @@ impl Ledger for FakeLedger {
     }
 }
 
+impl crate::ledger::Exports for FakeLedger {
+    fn feed(&self, _: TenantRef, _: crate::ledger::FeedQuery) -> Answer<'_, crate::ledger::FeedPage> {
+        unreachable!("no test reads the feed")
+    }
+}
+
 impl Reports for FakeLedger {
     fn add_tally(&self, tally: Arc<Tally>) -> Answer<'_, ()> {
         self.answer(|| {

@@ -13,6 +13,7 @@ mod doubt;
 mod doubts;
 mod endings;
 mod erasure;
+mod events;
 mod feedback;
 mod foreseen;
 mod grants;

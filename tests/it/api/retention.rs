@@ -31,6 +31,10 @@ async fn finished_holds_go_when_they_are_old_and_what_was_used_stays_used() {
     let later = t.ask("u", 30, 0).await.hold_id();
     t.finish(&later, 30, 40).await.ok();
     let before = t.left("u", "ever").await;
+    let feed = async |cursor: &str| t.get(&format!("/v1/admin/usage/events?limit=1{cursor}")).await;
+    let first = feed("").await.ok();
+    let cursor = format!("&after={}", first["next_cursor"].as_str().expect("a cursor"));
+    assert_eq!((&first["data"][0]["hold"], &first["more"]), (&json!(old), &json!(true)));
 
     t.set_clock("2026-03-08T13:00:00.000Z").await;
     assert_has(&t.left("u", "ever").await, &json!({"used": 100 + 200 + 30 + 40 + 7, "held": 0}));
@@ -44,5 +48,8 @@ async fn finished_holds_go_when_they_are_old_and_what_was_used_stays_used() {
 
     t.set_clock("2026-03-10T12:00:00.000Z").await;
     goes(&t, &later).await;
+    feed(&cursor).await.refused(410, "cursor_expired");
+    let rest = feed("").await.ok();
+    assert_eq!(rest["data"][0]["hold"], json!(open), "from the oldest that is kept: {rest}");
     assert_has(&t.left("u", "ever").await, &json!({"used": 377, "held": 100}));
 }

@@ -8,6 +8,7 @@ mod changes;
 mod conditions;
 mod doubts;
 mod erasing;
+mod feed;
 mod fences;
 mod finding;
 mod history;
@@ -72,6 +73,14 @@ macro_rules! contract {
                 sums_end_where_whole_numbers_of_json_do,
                 users_who_share_a_device_or_an_address_are_found_with_their_use,
                 a_ranking_is_kept_in_parts_until_it_is_old_or_there_are_many,
+            }
+            feed::{
+                events_come_in_the_order_of_commits_whatever_the_pages,
+                an_event_keeps_its_figures_when_its_hold_is_corrected,
+                events_belong_to_whoever_their_holds_belong_to,
+                a_reader_misses_nothing_while_many_commit,
+                events_go_before_their_holds_and_numbers_go_on,
+                of_processes_that_commit_for_a_tenant_each_has_its_numbers,
             }
             active::{
                 the_peak_of_active_users_is_the_busiest_slots,

@@ -6,8 +6,8 @@ use apportion::domain::plan::Scope;
 use apportion::domain::slot::Fence;
 use apportion::domain::time::Millis;
 use apportion::ledger::{
-    AuditQuery, Change, DoubtFilter, DoubtQuery, Edge, HistoryQuery, Ledger, LedgerError, PostgresLedger,
-    Pruned, Pruning, Reports, UserQuery,
+    AuditQuery, Change, DoubtFilter, DoubtQuery, Edge, Exports, FeedMark, FeedPage, FeedQuery, HistoryQuery,
+    Ledger, LedgerError, PostgresLedger, Pruned, Pruning, Reports, UserQuery,
 };
 use futures_util::future::join_all;
 
@@ -21,7 +21,8 @@ const BETWEEN_KILLS: u64 = 100;
 fn step(drained: u64) -> Change {
     let number = drained.cast_signed();
     let accounts = vec![(key(Scope::User, "u_1"), number.to_string().as_bytes().into())];
-    Change { usage: Some(delta(1, 10)), accounts, ..change(&hold("u_1", number)) }
+    let event = Some(FeedMark { part: 1, amounts: Vec::new() });
+    Change { usage: Some(delta(1, 10)), event, accounts, ..change(&hold("u_1", number)) }
 }
 
 /// Records change after change up to `target`, beside others that do the same. Returns how often
@@ -148,7 +149,7 @@ async fn no_question_reads_a_whole_table_and_the_audit_is_not_changed() {
     // What is told when its session ends.
     let text = "SELECT string_agg(relname || ' ' || seq_scan, ', ' ORDER BY relname) FROM pg_stat_user_tables
                 WHERE seq_scan > 0 AND relname IN ('holds', 'accounts', 'usage', 'users', 'orgs', 'records',
-                    'audit', 'refusals', 'refused', 'comparisons', 'outputs', 'erasures', 'slots')";
+                    'audit', 'refusals', 'refused', 'comparisons', 'outputs', 'erasures', 'slots', 'feed', 'feeds')";
     assert_eq!(database.psql(text), "");
     assert_ne!(database.psql("SELECT sum(idx_scan) FROM pg_stat_user_tables"), "0", "they were counted");
     for change in ["UPDATE audit SET target = ''", "DELETE FROM audit", "TRUNCATE audit"] {
@@ -203,6 +204,10 @@ async fn ask_everything(ledger: &PostgresLedger) {
         limit: 10,
     };
     assert_eq!(ledger.history(TENANT, query).await.unwrap().made.len(), 10);
+    for after in [None, Some(7)] {
+        let page = ledger.feed(TENANT, FeedQuery { after, limit: 10 }).await.unwrap();
+        assert!(matches!(page, FeedPage::Events { events, .. } if events.len() == 10));
+    }
     ledger.refusals(TENANT, user("u_1"), 20_000..20_003).await.unwrap();
     ledger.comparisons(TENANT, 20_000..20_003).await.unwrap();
     ledger.outputs(TENANT, 20_000).await.unwrap();

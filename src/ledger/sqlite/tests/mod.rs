@@ -102,7 +102,7 @@ fn change(user: &str, number: i64) -> Change {
         hold: Some(Arc::new(hold)),
         usage: Some(usage),
         accounts: vec![(account, vec![7; 200].as_slice().into())],
-        moved: Vec::new(),
+        ..Change::default()
     }
 }
 

@@ -9,7 +9,7 @@ use super::super::Portions;
 use super::*;
 use crate::domain::charge::{CellId, MeterCode};
 use crate::domain::hold::{FinishedBy, Receipt, ReleaseReason};
-use crate::ledger::{DoubtFilter, DoubtKey, DoubtQuery, Ledger};
+use crate::ledger::{DoubtFilter, DoubtKey, DoubtQuery, Exports, FeedMark, FeedPage, FeedQuery, Ledger};
 
 struct Random(u64);
 
@@ -29,6 +29,8 @@ struct Model {
     holds: BTreeMap<HoldId, Hold>,
     accounts: HashMap<AccountKey, Arc<[u8]>>,
     requests: BTreeMap<(i32, UserId), i64>,
+    /// Ends, in their order.
+    feed: Vec<HoldId>,
 }
 
 impl Model {
@@ -37,6 +39,7 @@ impl Model {
             let hold = change.hold.as_ref().unwrap();
             self.holds.insert(hold.id, Hold::clone(hold));
             self.accounts.extend(change.accounts.iter().cloned());
+            self.feed.extend(change.event.as_ref().map(|_| hold.id));
             if let Some(usage) = &change.usage {
                 *self.requests.entry((hold.day, hold.user.clone())).or_default() += usage.requests;
             }
@@ -121,12 +124,13 @@ impl World {
         let accounts = vec![(user, state.clone()), (key(Scope::Tenant, ""), state)];
         let made = change(hold.user.as_str(), 0);
         let usage = made.usage.filter(|_| hold.is_finished());
-        Change { hold: Some(Arc::new(hold)), usage, accounts, moved: Vec::new() }
+        let event = hold.is_finished().then(|| FeedMark { part: 1, amounts: Vec::new() });
+        Change { hold: Some(Arc::new(hold)), usage, event, accounts, moved: Vec::new() }
     }
 
     async fn ask(&mut self, ledger: &SqliteLedger) {
         let model = &self.model;
-        match self.random.below(6) {
+        match self.random.below(7) {
             0 | 1 => {
                 let user = format!("u_{}", self.random.below(6));
                 let scope = [key(Scope::User, &user), key(Scope::Org, "acme"), key(Scope::Tenant, "")];
@@ -155,6 +159,16 @@ impl World {
             4 => {
                 let before = Millis(self.random.below(self.next as u64 + 20) as i64);
                 self.look_at_doubts(ledger, before).await;
+            }
+            5 => {
+                let after = self.random.below(model.feed.len() as u64 + 1);
+                let query = FeedQuery { after: Some(after), limit: 1 + self.random.below(40) as u32 };
+                let FeedPage::Events { events, .. } = ledger.feed(TENANT, query).await.unwrap() else {
+                    panic!("nothing after {after}")
+                };
+                let found: Vec<HoldId> = events.iter().map(|event| event.hold.id).collect();
+                let rest = &model.feed[after as usize..];
+                assert_eq!(found, rest[..rest.len().min(query.limit as usize)]);
             }
             _ => {
                 let rows = ledger.usage(TENANT, -1, 1).await.unwrap();
@@ -301,9 +315,8 @@ async fn hand_over(ledger: &SqliteLedger, user: &str, commits: i64) {
         let ended = Hold { stage, ..opened(number - 1) };
         let batch = [ended, opened(number)].map(|hold| Change {
             hold: Some(Arc::new(hold)),
-            usage: None,
             accounts: state_of(number),
-            moved: Vec::new(),
+            ..Change::default()
         });
         ledger.commit(batch.to_vec()).await.unwrap();
     }

@@ -180,7 +180,7 @@ async fn move_account(ledger: &SqliteLedger, tenant: TenantRef, from: &UserId, t
     let state: Arc<[u8]> = account.state.expect("it was used").into();
     let accounts = vec![(key(from), [].into()), (key(to), state)];
     let moved = account.unfinished.into_iter().map(renamed).collect();
-    ledger.commit(vec![Change { hold: None, usage: None, accounts, moved }]).await.unwrap();
+    ledger.commit(vec![Change { accounts, moved, ..Change::default() }]).await.unwrap();
 }
 
 /// After every single step of an erasure and of a return.

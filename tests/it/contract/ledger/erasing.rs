@@ -27,7 +27,7 @@ async fn users(ledger: &dyn Ledger) -> Vec<String> {
 fn moving(from: &str, to: &str, holds: &[Hold], state: &[u8]) -> Change {
     let moved = holds.iter().map(|hold| Arc::new(Hold { user: user(to), ..hold.clone() })).collect();
     let accounts = vec![(key(Scope::User, from), [].into()), (key(Scope::User, to), state.into())];
-    Change { hold: None, usage: None, accounts, moved }
+    Change { accounts, moved, ..Change::default() }
 }
 
 pub async fn a_record_goes_over_to_a_pseudonym_and_comes_back(room: impl Room) {

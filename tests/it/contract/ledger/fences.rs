@@ -76,12 +76,8 @@ pub async fn a_fenced_batch_may_move_holds(room: impl Room) {
     let mut moved = hold("u_1", 1);
     moved.user = user("erased");
     let accounts = vec![(key(Scope::User, "u_1"), [].as_slice().into())];
-    let moving = || Change {
-        hold: None,
-        usage: None,
-        accounts: accounts.clone(),
-        moved: vec![Arc::new(moved.clone())],
-    };
+    let moving =
+        || Change { accounts: accounts.clone(), moved: vec![Arc::new(moved.clone())], ..Change::default() };
     fenced(ledger.commit_fenced(vec![moving()], fence(1, 0, 1)).await);
     assert_eq!(ledger.hold(TENANT, moved.id).await.unwrap(), Some(hold("u_1", 1)));
     ledger.commit_fenced(vec![moving()], fence(1, 1, 2)).await.unwrap();

@@ -95,7 +95,7 @@ pub async fn a_change_of_accounts_alone_is_kept(room: impl Room) {
     let ledger = room.open().await;
     let states = |state: &str| {
         let accounts = vec![(key(Scope::User, "u_1"), state.as_bytes().into())];
-        Change { hold: None, usage: None, accounts, moved: Vec::new() }
+        Change { accounts, ..Change::default() }
     };
     let state = async |ledger: &dyn Ledger| {
         let account = ledger.account(key(Scope::User, "u_1"), at(0)).await.unwrap();

@@ -153,7 +153,7 @@ pub fn finished(hold: &Hold, ms: i64) -> Hold {
 }
 
 pub fn change(hold: &Hold) -> Change {
-    Change { hold: Some(Arc::new(hold.clone())), usage: None, accounts: Vec::new(), moved: Vec::new() }
+    Change { hold: Some(Arc::new(hold.clone())), ..Change::default() }
 }
 
 pub fn key(scope: Scope, owner: &str) -> AccountKey {

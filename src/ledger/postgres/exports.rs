@@ -1,0 +1,20 @@
+//! What is handed on to others.
+
+use futures_util::FutureExt;
+use sqlx::postgres::PgConnection;
+
+use super::PostgresLedger;
+use super::connections::within;
+use crate::domain::charge::TenantRef;
+use crate::ledger::sql::feed;
+use crate::ledger::sql::read::Query;
+use crate::ledger::{Answer, Exports, FeedPage, FeedQuery};
+
+impl Exports for PostgresLedger {
+    fn feed(&self, tenant: TenantRef, query: FeedQuery) -> Answer<'_, FeedPage> {
+        read!(self, |c| async {
+            let rows = Query::Feed { tenant, query }.rows(c).await?;
+            feed::found(&rows, query)?.with_holds(c, tenant).await
+        })
+    }
+}
