@@ -11,7 +11,7 @@ use futures_util::future::LocalBoxFuture;
 
 use super::admin::{
     capacity, clock, consumers, doubts, events, keys, make_goods, models, orgs, outputs, plans, pools,
-    records, refusals, settings, tenants, users,
+    preview, records, refusals, settings, tenants, users,
 };
 use super::auth::Access;
 use super::call::Call;
@@ -79,6 +79,7 @@ pub static ROUTES: &[Route] = &[
     route!(GET "/v1/admin/plans/{id}", READ, plans::get),
     route!(PUT "/v1/admin/plans/{id}", WRITE, plans::put),
     route!(GET "/v1/admin/plans/{id}/versions", READ, plans::versions),
+    route!(POST "/v1/admin/plans/{id}/preview", READ, preview::preview),
     route!(POST "/v1/admin/plans/{id}/versions/{version}/restore", WRITE, plans::restore),
     route!(GET "/v1/admin/users", READ, users::all),
     route!(GET "/v1/admin/users/{user}", READ, users::get),

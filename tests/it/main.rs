@@ -13,7 +13,7 @@ mod cli;
 mod contract;
 mod docs;
 mod engine_redis;
-mod faults;
+pub mod faults;
 mod harness;
 mod model;
 mod source;

@@ -15,6 +15,7 @@ pub mod orgs;
 pub mod outputs;
 pub mod plans;
 pub mod pools;
+pub mod preview;
 pub mod records;
 pub mod refusals;
 pub mod settings;

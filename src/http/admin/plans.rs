@@ -146,6 +146,6 @@ async fn put_in_force(call: &Call, put: PlanPut) -> Answer {
     Ok(Reply::json(&body).with_version(written.plan.version))
 }
 
-fn plan_in_path(call: &Call) -> Result<Name, Problem> {
+pub(super) fn plan_in_path(call: &Call) -> Result<Name, Problem> {
     Ok(Name::parse(&call.segment("id")?).map_err(|_| ServiceError::UnknownPlan)?)
 }

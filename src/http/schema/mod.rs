@@ -8,6 +8,7 @@ mod catalog;
 mod doubts;
 mod events;
 mod make_goods;
+mod preview;
 mod records;
 mod rights;
 
@@ -17,5 +18,6 @@ pub use catalog::*;
 pub use doubts::*;
 pub use events::*;
 pub use make_goods::*;
+pub use preview::*;
 pub use records::*;
 pub use rights::*;

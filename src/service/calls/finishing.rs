@@ -427,7 +427,7 @@ fn served(reported: &Reported, hold: &Hold, canonical: impl Fn(&Name) -> Name) -
 }
 
 /// What limits count of a report.
-pub(super) fn count(reported: &Reported, cache_read_weight: Ppm, prices: Prices) -> Amounts {
+pub(in crate::service) fn count(reported: &Reported, cache_read_weight: Ppm, prices: Prices) -> Amounts {
     let fresh = reported.input_tokens.saturating_sub(reported.cache_read_tokens);
     let input_tokens = add_saturating(fresh, cache_read_weight.of_rounded_up(reported.cache_read_tokens));
     Amounts {

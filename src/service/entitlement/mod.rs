@@ -9,6 +9,7 @@ pub mod making_good;
 pub mod moving;
 pub mod orgs;
 pub mod plans;
+pub mod preview;
 pub mod profiles;
 pub mod rights;
 pub(super) mod subject;

@@ -36,6 +36,7 @@ mod paying;
 mod plans;
 mod pools;
 mod preconditions;
+mod preview;
 mod probes;
 mod queue;
 mod queue_nodes;
