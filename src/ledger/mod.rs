@@ -25,13 +25,13 @@ pub use feed::{FeedEvent, FeedMark, FeedPage, FeedQuery};
 pub use history::{AuditEntry, AuditQuery, Edge, History, HistoryQuery};
 pub use minutes::{MinuteRow, MinutesQuery};
 pub use postgres::{PostgresLedger, look_at_postgres};
-pub use ranking::{Figure, Group, KeptPart, PART_ROWS, Ranked, Ranking, RankingQuery, Sums};
+pub use ranking::{Figure, Group, KeptPart, PART_ROWS, Ranked, Ranking, RankingQuery, Sums, UsageRow};
 pub use reports::Reports;
 pub use rights::{Granting, Month, Move, Overridden, Rights};
 pub use sqlite::{Durability, Inspection, SqliteLedger, inspect};
 pub use tallies::{
     ActiveUsers, Comparison, FAILED_MAX, Failed, Grounds, OTHER, OTHERS, Output, RECENT_MAX, RefusalCount,
-    RefusedCall, RefusedMinute, RefusedUser, THEIRS_MAX, Tally, Word,
+    RefusedCall, RefusedGroup, RefusedMinute, RefusedUser, THEIRS_MAX, Tally, Word,
 };
 
 use std::sync::Arc;
@@ -39,8 +39,8 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use crate::domain::charge::{AccountKey, TenantRef};
-use crate::domain::hold::{Amounts, Hold};
-use crate::domain::ids::{HoldId, Label, Name, RequestId, TenantId, UserId};
+use crate::domain::hold::Hold;
+use crate::domain::ids::{HoldId, Name, RequestId, TenantId, UserId};
 use crate::domain::slot::{Fence, Slot};
 use crate::domain::time::Millis;
 
@@ -86,8 +86,8 @@ pub struct Change {
     pub moved: Vec<Arc<Hold>>,
 }
 
-/// Difference to the totals of (tenant, `hold.day`, user, org, plan, feature,
-/// `model`), in the meters' units.
+/// Difference to the totals of `hold.day` and its month: of the hold's user, org,
+/// plan and feature, and of `model`; in the meters' units.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageDelta {
     pub model: Option<Name>,
@@ -244,18 +244,6 @@ pub struct Note {
     pub after: Option<serde_json::Value>,
 }
 
-/// Totals of one day and group, for sums and reports.
-#[derive(Debug, Clone, PartialEq)]
-pub struct UsageRow {
-    pub day: i32,
-    pub user: UserId,
-    pub org: Option<Name>,
-    pub plan: Name,
-    pub model: Option<Name>,
-    pub feature: Option<Label>,
-    pub amounts: Amounts,
-}
-
 /// The durable truth. Every method is atomic; what has returned `Ok` survives
 /// kill -9 (and power loss with durability `commit`).
 pub trait Ledger: Reports + Exports {
@@ -286,8 +274,6 @@ pub trait Ledger: Reports + Exports {
     fn doubts(&self, tenant: TenantRef, query: DoubtQuery) -> Answer<'_, DoubtPage>;
     /// Whether any hold of the tenant was ever recorded.
     fn ever_taken(&self, tenant: TenantRef) -> Answer<'_, bool>;
-    /// Daily totals, ordered by day, user, model; `from..to` in days.
-    fn usage(&self, tenant: TenantRef, from: i32, to: i32) -> Answer<'_, Vec<UsageRow>>;
 
     fn user(&self, tenant: TenantRef, id: UserId) -> Answer<'_, Option<User>>;
     /// Users by id, ascending, after `after`; `contains` matches a part of the

@@ -1,4 +1,4 @@
-//! Who used most: days of usage and refusals, added up by what they are grouped by.
+//! Who used most: totals of users, orgs, features, models or plans over some days.
 
 use std::ops::Range;
 
@@ -11,14 +11,23 @@ use crate::domain::time::Millis;
 /// Rows of one part of a ranking that is kept.
 pub const PART_ROWS: usize = 500;
 
-/// Whose use is added up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// Whose use is added up. On record by their numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Group {
-    User,
-    Org,
-    Feature,
-    Model,
-    Plan,
+    User = 0,
+    Org = 1,
+    Feature = 2,
+    Model = 3,
+    Plan = 4,
+}
+
+/// What one of a group used on a local day.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UsageRow {
+    pub day: i32,
+    /// `None`: what had no org, feature or model.
+    pub name: Option<String>,
+    pub amounts: Amounts,
 }
 
 /// What the rows are ordered by, the most first.
@@ -40,8 +49,7 @@ pub struct RankingQuery {
     pub by: Figure,
 }
 
-/// Sums of one row or of all. Refusals are counted by user: of other groups
-/// there are none.
+/// Sums of one row or of all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sums {
     pub requests: u64,

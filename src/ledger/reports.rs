@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{
-    Answer, Comparison, Duplicate, DuplicatesQuery, KeptPart, MinuteRow, MinutesQuery, Output, Ranking,
-    RankingQuery, RefusalCount, RefusedCall, Tally,
+    Answer, Comparison, Duplicate, DuplicatesQuery, Group, KeptPart, MinuteRow, MinutesQuery, Output,
+    Ranking, RankingQuery, RefusalCount, RefusedCall, Tally, UsageRow,
 };
 #[cfg(doc)]
 use super::{OTHER, RECENT_MAX, THEIRS_MAX};
@@ -59,8 +59,11 @@ pub trait Reports: Send + Sync + 'static {
     fn prune_minutes(&self, tenant: TenantRef, minute: i64) -> Answer<'_, bool>;
     /// Values of a signal that more than one user has, ascending. Erased users have none.
     fn duplicates(&self, tenant: TenantRef, query: DuplicatesQuery) -> Answer<'_, Vec<Duplicate>>;
-    /// Who used most: the first `limit` rows.
-    fn ranking(&self, tenant: TenantRef, query: RankingQuery, limit: u32) -> Answer<'_, Ranking>;
+    /// What each of a group used, by day and name, ascending.
+    fn usage(&self, tenant: TenantRef, group: Group, days: Range<i32>) -> Answer<'_, Vec<UsageRow>>;
+    /// Who used most: the first `limit` rows. Of days after `today` there is next to
+    /// nothing (where the zone was changed, say), so that they cost nothing.
+    fn ranking(&self, tenant: TenantRef, query: RankingQuery, today: i32, limit: u32) -> Answer<'_, Ranking>;
     /// Keeps a ranking in its parts, for its later pages. Of those a tenant has, the
     /// oldest beyond a bound go, and all that were made before `since`.
     fn keep_ranking(

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use super::Group;
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::{Label, Name, UserId};
 use crate::domain::plan::{Meter, Scope};
@@ -33,6 +34,7 @@ pub struct Tally {
     /// By local day.
     pub outputs: Vec<(TenantRef, i32, Output)>,
     pub minutes: Vec<RefusedMinute>,
+    pub groups: Vec<RefusedGroup>,
     pub active: Vec<ActiveUsers>,
 }
 
@@ -85,6 +87,17 @@ pub struct RefusedMinute {
     /// Minutes since 1970.
     pub minute: i64,
     pub feature: Option<Label>,
+    pub count: u64,
+}
+
+/// Refusals of a local day in an org, of a feature or model, or under a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusedGroup {
+    pub tenant: TenantRef,
+    pub day: i32,
+    pub group: Group,
+    /// `None`: there was none, or they were not counted one by one.
+    pub name: Option<Arc<str>>,
     pub count: u64,
 }
 

@@ -121,14 +121,14 @@ impl Outcome {
     /// Adds up what the ledger has recorded, and compares plan by plan.
     pub fn compare_with_ledger(&self, plan: &Plan, rows: &[UsageRow]) -> LedgerCheck {
         let mut recorded = Amounts::default();
-        let mut by_plan: BTreeMap<&Name, Amounts> = BTreeMap::new();
+        let mut by_plan: BTreeMap<&str, Amounts> = BTreeMap::new();
         for row in rows {
             add(&mut recorded, &row.amounts);
-            add(by_plan.entry(&row.plan).or_default(), &row.amounts);
+            add(by_plan.entry(row.name.as_deref().unwrap_or_default()).or_default(), &row.amounts);
         }
         let mut differing = Vec::new();
         for ((name, _), tally) in plan.mix.iter().zip(&self.tallies) {
-            if by_plan.remove(name).unwrap_or_default() != tally.used {
+            if by_plan.remove(name.as_str()).unwrap_or_default() != tally.used {
                 differing.push(name.to_string());
             }
         }

@@ -13,7 +13,7 @@ use crate::domain::hold::{Amounts, Hold, ReleaseReason, Reported, Stage};
 use crate::domain::ids::{HoldId, Label, Name, TenantId, UserId};
 use crate::domain::plan::Shipped;
 use crate::domain::time::Millis;
-use crate::ledger::UsageRow;
+use crate::ledger::{Group, UsageRow};
 use crate::service::entitlement::users::UserChange;
 use crate::service::{
     CheckCommand, CheckReply, FinishReply, MaxOutput, PoolEntry, Registry, ReleaseCommand, Service,
@@ -89,7 +89,7 @@ async fn run(
     let outcome = replay.finish();
     // The sums must be those of the ledger, so everything is written first.
     let data = running.record_all().await;
-    let rows = data.ledger.usage(outcome.tenant.number, i32::MIN, i32::MAX).await?;
+    let rows = data.ledger.usage(outcome.tenant.number, Group::Plan, i32::MIN..i32::MAX).await?;
     data.ledger.close().await;
     Ok((outcome, rows))
 }

@@ -88,6 +88,18 @@ pub(super) fn days_from_civil(year: i64, month: u32, day: u32) -> i64 {
     cycle * 146_097 + 365 * year + year / 4 - year / 100 + day_of_year - 719_468
 }
 
+/// Months since January 1970 of a day since 1970-01-01.
+pub fn month_of_day(day: i32) -> i32 {
+    let (year, month, _) = civil_from_days(day.into());
+    ((year - 1970) * 12) as i32 + month as i32 - 1
+}
+
+/// The way back: the first day of a month, as far as days go.
+pub fn first_day_of_month(month: i32) -> i32 {
+    let (year, month) = (1970 + i64::from(month.div_euclid(12)), month.rem_euclid(12));
+    days_from_civil(year, month as u32 + 1, 1).clamp(i32::MIN.into(), i32::MAX.into()) as i32
+}
+
 pub(super) fn days_in_month(year: i64, month: u32) -> u32 {
     match month {
         2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,

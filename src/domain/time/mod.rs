@@ -5,7 +5,7 @@
 mod instant;
 mod zone;
 
-pub use instant::{Millis, parse_date};
+pub use instant::{Millis, first_day_of_month, month_of_day, parse_date};
 pub use zone::{Zone, set_tzdata_dir, tz_version};
 
 /// How long a window lasts.

@@ -49,7 +49,7 @@ const FIGURES: [(&str, Figure); 6] = [
          description = "A date in the tenant's zone or an instant of that day; default: 30 days before the last one. Whole days are counted"),
         ("to" = Option<String>, Query, description = "The same, not included; at most 366 days after `from`; default: after today"),
         ("by" = Option<String>, Query,
-         description = "`total_tokens` (default), `input_tokens`, `output_tokens`, `requests`, `credits`, `refusals` (of users)"),
+         description = "`total_tokens` (default), `input_tokens`, `output_tokens`, `requests`, `credits`, `refusals`"),
         ("group" = Option<String>, Query, description = "`user` (default), `org`, `feature`, `model`, `plan`"),
         ("limit" = Option<u32>, Query, description = "Most rows of a page, 1-500, default 50; as CSV 1-100000, default all"),
         ("cursor" = Option<String>, Query,
@@ -81,9 +81,6 @@ pub async fn consumers(call: Call) -> Answer {
         let expected =
             Expected { from: span.from.map(|from| from.day), to: span.to.map(|to| to.day), group, by };
         let (group, by) = (group.unwrap_or(Group::User), by.unwrap_or(Figure::TotalTokens));
-        if by == Figure::Refusals && group != Group::User {
-            return parameters.fault("by", "must not be refusals with this group: they are counted by user");
-        }
         Some((asked, expected, RankingQuery { days, group, by }))
     })?;
     let service = call.service();
@@ -133,7 +130,7 @@ fn page(consumers: &Consumers) -> Reply {
         body["group"] = word(group, &GROUPS).into();
         body["by"] = word(consumers.query.by, &FIGURES).into();
         body["count"] = consumers.count.into();
-        body["total"] = Value::Object(sums_view(&consumers.total, group));
+        body["total"] = Value::Object(sums_view(&consumers.total));
     })
 }
 
@@ -144,13 +141,13 @@ fn row_view(row: &Consumer, rank: u32, group: Group) -> Value {
     if matches!(group, Group::User | Group::Org) {
         view.insert("plan".into(), json!(row.ranked.plan));
     }
-    view.extend(sums_view(&row.ranked.sums, group));
+    view.extend(sums_view(&row.ranked.sums));
     view.insert("share".into(), row.share.into());
     view.insert("quota_share".into(), json!(row.quota_share));
     Value::Object(view)
 }
 
-fn sums_view(sums: &Sums, group: Group) -> serde_json::Map<String, Value> {
+fn sums_view(sums: &Sums) -> serde_json::Map<String, Value> {
     let Sums { requests, input_tokens, output_tokens, total_tokens, credits, refusals } = *sums;
     let mut view = serde_json::Map::new();
     let figures = [
@@ -159,9 +156,9 @@ fn sums_view(sums: &Sums, group: Group) -> serde_json::Map<String, Value> {
         ("output_tokens", output_tokens),
         ("total_tokens", total_tokens),
         ("credits", credits),
+        ("refusals", refusals),
     ];
     view.extend(figures.map(|(name, figure)| (name.to_owned(), figure.into())));
-    view.insert("refusals".into(), json!((group == Group::User).then_some(refusals)));
     view
 }
 
@@ -194,10 +191,10 @@ fn csv_bytes(consumers: &Consumers) -> csv::Result<Vec<u8>> {
             writer.write_field(safe_cell(row.ranked.plan.as_deref()))?;
         }
         let Sums { requests, input_tokens, output_tokens, total_tokens, credits, refusals } = row.ranked.sums;
-        let sums = [requests, input_tokens, output_tokens, total_tokens, credits].map(|sum| sum.to_string());
-        let refusals = if group == Group::User { refusals.to_string() } else { String::new() };
+        let sums = [requests, input_tokens, output_tokens, total_tokens, credits, refusals];
         let quota_share = row.quota_share.map(|share| share.to_string()).unwrap_or_default();
-        writer.write_record(sums.into_iter().chain([refusals, row.share.to_string(), quota_share]))?;
+        let sums = sums.into_iter().map(|sum| sum.to_string());
+        writer.write_record(sums.chain([row.share.to_string(), quota_share]))?;
     }
     writer.flush()?;
     drop(writer);

@@ -237,8 +237,7 @@ pub struct ConsumerSums {
     pub total_tokens: u64,
     /// In millionths.
     pub credits: u64,
-    /// Counted by user; null with other groups.
-    pub refusals: Option<u64>,
+    pub refusals: u64,
 }
 
 #[derive(ToSchema)]

@@ -27,7 +27,7 @@ use super::sql::{
 use super::{
     Answer, AuditEntry, AuditQuery, Change, Changed, Changes, DoubtPage, DoubtQuery, Erasure, History,
     HistoryQuery, Ledger, LedgerError, Note, Org, PoolCondition, Pruned, Pruning, Record, RecordKind,
-    StoredAccount, TenantRow, UsageRow, User, UserQuery, Written,
+    StoredAccount, TenantRow, User, UserQuery, Written,
 };
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
@@ -235,14 +235,6 @@ impl Ledger for PostgresLedger {
 
     fn ever_taken(&self, tenant: TenantRef) -> Answer<'_, bool> {
         read!(self, |c| read::ever_taken(c, tenant))
-    }
-
-    fn usage(&self, tenant: TenantRef, from: i32, to: i32) -> Answer<'_, Vec<UsageRow>> {
-        async move {
-            let query = Query::Usage { tenant, from, to };
-            self.rows(query, |rows| rows.iter().map(read::usage_row).collect()).await
-        }
-        .boxed()
     }
 
     fn user(&self, tenant: TenantRef, id: UserId) -> Answer<'_, Option<User>> {

@@ -13,10 +13,12 @@ use crate::domain::hold::Hold;
 use crate::domain::ids::{HoldId, Name, UserId};
 use crate::domain::time::Millis;
 use crate::ledger::sql::read::{self, Query};
-use crate::ledger::sql::{active, duplicates, history, minutes, outputs, rankings, tallies, users_many};
+use crate::ledger::sql::{
+    active, duplicates, history, minutes, outputs, rankings, tallies, totals, users_many,
+};
 use crate::ledger::{
-    Answer, Comparison, Duplicate, DuplicatesQuery, KeptPart, MinuteRow, MinutesQuery, Output, Ranking,
-    RankingQuery, RefusalCount, RefusedCall, Reports, Tally,
+    Answer, Comparison, Duplicate, DuplicatesQuery, Group, KeptPart, MinuteRow, MinutesQuery, Output,
+    Ranking, RankingQuery, RefusalCount, RefusedCall, Reports, Tally, UsageRow,
 };
 
 impl Reports for PostgresLedger {
@@ -82,9 +84,14 @@ impl Reports for PostgresLedger {
         .boxed()
     }
 
-    fn ranking(&self, tenant: TenantRef, query: RankingQuery, limit: u32) -> Answer<'_, Ranking> {
+    fn usage(&self, tenant: TenantRef, group: Group, days: Range<i32>) -> Answer<'_, Vec<UsageRow>> {
+        let query = Query::Usage { tenant, group, days };
+        async move { self.rows(query, |rows| rows.iter().map(totals::usage_row).collect()).await }.boxed()
+    }
+
+    fn ranking(&self, tenant: TenantRef, query: RankingQuery, today: i32, limit: u32) -> Answer<'_, Ranking> {
         async move {
-            let query = Query::Ranking { tenant, query, limit };
+            let query = Query::Ranking { tenant, query, today, limit };
             self.rows(query, |rows| rankings::ranking(&rows)).await
         }
         .boxed()

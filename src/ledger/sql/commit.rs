@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::Kind::{Bytes, Int, Text};
-use super::batch::{AccountRow, Batch, Blob, HoldRow, MinuteKey, NewUsers, Totals, UsageKey};
-use super::{Failure, ManyRows, Sql, audit, feed, values};
+use super::batch::{AccountRow, Batch, Blob, HoldRow, MinuteKey, NewUsers, Totals};
+use super::totals::{sum, sums};
+use super::{Failure, ManyRows, Sql, audit, feed, totals, values};
 
 static HOLDS: ManyRows = ManyRows::new(
     "holds",
@@ -26,59 +27,6 @@ static ACCOUNTS: ManyRows = ManyRows::new(
     "accounts",
     &[("tenant", Int), ("scope", Int), ("owner", Text), ("state", Bytes)],
     "ON CONFLICT (tenant, scope, owner) DO UPDATE SET state = excluded.state",
-);
-
-/// Both figures are within +-(2^53 - 1), so the sum cannot overflow before it
-/// is cut.
-macro_rules! sum {
-    ($table:literal, $figure:literal) => {
-        concat!(
-            $figure,
-            " = greatest(-9007199254740991, least(9007199254740991, ",
-            $table,
-            ".",
-            $figure,
-            " + excluded.",
-            $figure,
-            "))"
-        )
-    };
-}
-
-/// Adds the totals of a row to those that are there.
-macro_rules! sums {
-    ($table:literal) => {
-        concat!(
-            sum!($table, "requests"),
-            ", ",
-            sum!($table, "input_tokens"),
-            ", ",
-            sum!($table, "output_tokens"),
-            ", ",
-            sum!($table, "total_tokens"),
-            ", ",
-            sum!($table, "credits")
-        )
-    };
-}
-
-static USAGE: ManyRows = ManyRows::new(
-    "usage",
-    &[
-        ("tenant", Int),
-        ("day", Int),
-        ("user_id", Text),
-        ("model", Text),
-        ("org", Text),
-        ("plan", Text),
-        ("feature", Text),
-        ("requests", Int),
-        ("input_tokens", Int),
-        ("output_tokens", Int),
-        ("total_tokens", Int),
-        ("credits", Int),
-    ],
-    concat!("ON CONFLICT (tenant, day, user_id, model, org, plan, feature) DO UPDATE SET ", sums!("usage")),
 );
 
 static MINUTES: ManyRows = ManyRows::new(
@@ -156,15 +104,6 @@ pub async fn remove_account(connection: &mut impl Sql, key: &AccountRow) -> sqlx
     Ok(())
 }
 
-pub async fn write_usage(connection: &mut impl Sql, usage: &[(UsageKey, Totals)]) -> sqlx::Result<()> {
-    let values = usage.iter().flat_map(|(key, totals)| {
-        let UsageKey { tenant, day, user, model, org, plan, feature } = key.clone();
-        let [requests, input, output, total, credits] = totals.0;
-        values![tenant, day, user, model, org, plan, feature, requests, input, output, total, credits]
-    });
-    connection.write_rows(&USAGE, values.collect()).await
-}
-
 pub async fn write_minutes(connection: &mut impl Sql, minutes: &[(MinuteKey, Totals)]) -> sqlx::Result<()> {
     let values = minutes.iter().flat_map(|(key, totals)| {
         let MinuteKey { tenant, minute, feature } = key.clone();
@@ -209,7 +148,7 @@ pub async fn write_batch(connection: &mut impl Sql, batch: &Batch) -> Result<(),
     for (key, _) in &gone {
         remove_account(connection, key).await?;
     }
-    write_usage(connection, &usage).await?;
+    totals::add_usage(connection, &usage).await?;
     let minutes: Vec<_> = batch.minutes.iter().map(|(key, totals)| (key.clone(), *totals)).collect();
     write_minutes(connection, &minutes).await?;
     feed::append(connection, &batch.feed).await

@@ -9,14 +9,18 @@ use crate::ledger::{Duplicate, DuplicatesQuery, LedgerError, Signal};
 macro_rules! duplicates {
     ($signal:literal) => {
         concat!(
-            "WITH named AS (SELECT id, ",
+            "WITH RECURSIVE days (day) AS (SELECT CAST($4 AS bigint) WHERE $4 < $5
+              UNION ALL SELECT day + 1 FROM days WHERE day + 1 < $5),
+             named AS (SELECT id, ",
             $signal,
             " AS value FROM users WHERE tenant = $1 AND erased = 0 AND signals IS NOT NULL),
              counted AS (SELECT id, value, count(*) OVER (PARTITION BY value) AS users FROM named WHERE value > $2),
              page AS (SELECT id, value, users, dense_rank() OVER (ORDER BY value) AS number
                       FROM counted WHERE users > 1),
-             used AS (SELECT user_id, sum(CAST(total_tokens AS double precision)) AS total FROM usage
-                      WHERE tenant = $1 AND day >= $4 AND day < $5 GROUP BY user_id),
+             used AS (SELECT page.id AS user_id, sum(CAST(total_tokens AS double precision)) AS total
+                      FROM page CROSS JOIN days CROSS JOIN day_totals
+                      WHERE number <= $3 AND tenant = $1 AND kind = 0 AND start = day AND name = page.id
+                      GROUP BY page.id),
              members AS (SELECT value, users, id, coalesce(total, 0) AS total,
                          row_number() OVER (PARTITION BY value ORDER BY coalesce(total, 0) DESC, id) AS place,
                          sum(coalesce(total, 0)) OVER (PARTITION BY value) AS joint

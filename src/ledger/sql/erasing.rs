@@ -1,14 +1,11 @@
 //! Erasing users: from an id to a pseudonym, and back.
 
-use std::sync::Arc;
-
 use super::audit::{self, AuditRow};
-use super::batch::{Totals, UsageKey};
 use super::read::named;
 use super::records::refuse_deleted;
 use super::users;
 use super::{Columns, Failure, Sql, each, get, values};
-use super::{commit, tallies};
+use super::{tallies, totals};
 use crate::domain::charge::TenantRef;
 use crate::domain::hold::Hold;
 use crate::domain::ids::{HoldId, UserId};
@@ -16,37 +13,15 @@ use crate::domain::time::Millis;
 use crate::ledger::encoding::{audited_user, pack_hold, unpack_hold};
 use crate::ledger::{Erasure, LedgerError, Written};
 
-/// A table by its days, of which one seek each finds a user's rows: no index
-/// has them by user.
-macro_rules! by_days {
-    ($table:literal, $rest:literal) => {
-        concat!(
-            "WITH RECURSIVE days (day) AS (
-                 SELECT min(day) FROM ",
-            $table,
-            " WHERE tenant = $1
-                 UNION ALL
-                 SELECT (SELECT min(day) FROM ",
-            $table,
-            " WHERE tenant = $1 AND day > days.day) FROM days WHERE days.day IS NOT NULL)
-             ",
-            $rest
-        )
-    };
-}
-
-pub const USAGE: &str = by_days!(
-    "usage",
-    "SELECT usage.day, model, org, plan, feature, requests, input_tokens, output_tokens, total_tokens, credits
-     FROM days CROSS JOIN usage WHERE usage.tenant = $1 AND usage.day = days.day AND usage.user_id = $2 LIMIT $3"
-);
-
-pub const REFUSALS: &str = by_days!(
-    "refusals",
-    "SELECT refusals.day, code, count
-     FROM days CROSS JOIN refusals
-     WHERE refusals.tenant = $1 AND refusals.day = days.day AND refusals.user_id = $2 LIMIT $3"
-);
+/// By their days, of which one seek each finds a user's rows: no index has them by
+/// user.
+pub const REFUSALS: &str = "WITH RECURSIVE days (day) AS (
+     SELECT min(day) FROM refusals WHERE tenant = $1
+     UNION ALL
+     SELECT (SELECT min(day) FROM refusals WHERE tenant = $1 AND day > days.day)
+     FROM days WHERE days.day IS NOT NULL)
+ SELECT refusals.day, code, count FROM days CROSS JOIN refusals
+ WHERE refusals.tenant = $1 AND refusals.day = days.day AND refusals.user_id = $2 LIMIT $3";
 
 /// Gives a user's record to the pseudonym and notes that this is under way.
 pub async fn begin(
@@ -126,7 +101,7 @@ pub async fn rename_history(
     refuse_deleted(connection, tenant.0).await?;
     let holds = rename_holds(connection, tenant, erasure, rows).await?;
     let any = !holds.is_empty()
-        || rename_usage(connection, tenant, erasure, rows).await?
+        || totals::rename(connection, tenant, erasure, rows).await?
         || rename_refusals(connection, tenant, erasure, rows).await?;
     Ok(any.then_some(holds))
 }
@@ -150,44 +125,6 @@ async fn rename_holds(
         connection.execute(text, values![id, hold.user.shared(), pack_hold(&hold)?]).await?;
     }
     Ok(renamed)
-}
-
-async fn rename_usage(
-    connection: &mut impl Sql,
-    tenant: TenantRef,
-    erasure: &Erasure,
-    rows: u32,
-) -> Result<bool, Failure> {
-    let found = connection.rows(USAGE, values![tenant.0, erasure.user.shared(), rows]).await?;
-    let mut added = Vec::with_capacity(found.len());
-    for row in &found {
-        let name = |at: usize| get::<&str>(row, at).map(Arc::from);
-        let key = UsageKey {
-            tenant: tenant.0,
-            day: get(row, 0)?,
-            user: erasure.pseudonym.shared(),
-            model: name(1)?,
-            org: name(2)?,
-            plan: name(3)?,
-            feature: name(4)?,
-        };
-        let figures = [get(row, 5)?, get(row, 6)?, get(row, 7)?, get(row, 8)?, get(row, 9)?];
-        let text = "DELETE FROM usage WHERE tenant = $1 AND day = $2 AND user_id = $3 AND model = $4
-                    AND org = $5 AND plan = $6 AND feature = $7";
-        let values = values![
-            tenant.0,
-            key.day,
-            erasure.user.shared(),
-            key.model.clone(),
-            key.org.clone(),
-            key.plan.clone(),
-            key.feature.clone()
-        ];
-        connection.execute(text, values).await?;
-        added.push((key, Totals(figures)));
-    }
-    commit::write_usage(connection, &added).await?;
-    Ok(!added.is_empty())
 }
 
 async fn rename_refusals(

@@ -26,6 +26,7 @@ pub(super) mod read;
 pub(super) mod records;
 pub(super) mod slots;
 pub(super) mod tallies;
+pub(super) mod totals;
 pub(super) mod users;
 pub mod users_many;
 mod value;

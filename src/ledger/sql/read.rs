@@ -1,16 +1,17 @@
 //! Reading holds, accounts and usage.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::domain::charge::{AccountKey, TenantRef};
-use crate::domain::hold::{Amounts, Hold};
-use crate::domain::ids::{HoldId, InvalidId, Label, Name, RequestId, UserId};
+use crate::domain::hold::Hold;
+use crate::domain::ids::{HoldId, InvalidId, RequestId, UserId};
 use crate::domain::plan::Scope;
 use crate::domain::time::Millis;
 use crate::ledger::encoding::unpack_hold;
 use crate::ledger::{
-    DoubtKey, DuplicatesQuery, FeedQuery, HistoryQuery, LedgerError, MinutesQuery, RankingQuery,
-    StoredAccount, UsageRow,
+    DoubtKey, DuplicatesQuery, FeedQuery, Group, HistoryQuery, LedgerError, MinutesQuery, RankingQuery,
+    StoredAccount,
 };
 
 use super::batch::stored_digest;
@@ -20,6 +21,7 @@ use super::feed;
 use super::history;
 use super::minutes;
 use super::rankings;
+use super::totals;
 use super::value::Bind;
 use super::{Columns, Failure, Sql, Value, get, values};
 
@@ -48,8 +50,8 @@ pub enum Query {
     },
     Usage {
         tenant: TenantRef,
-        from: i32,
-        to: i32,
+        group: Group,
+        days: Range<i32>,
     },
     History {
         tenant: TenantRef,
@@ -74,6 +76,7 @@ pub enum Query {
     Ranking {
         tenant: TenantRef,
         query: RankingQuery,
+        today: i32,
         limit: u32,
     },
     Feed {
@@ -110,7 +113,7 @@ impl Query {
                 values.extend(user.as_ref().map(|user| user.shared().bind()));
                 (text, values)
             }
-            Self::Usage { tenant, from, to } => (USAGE, values![tenant.0, *from, *to]),
+            Self::Usage { tenant, group, days } => totals::usage(*tenant, *group, days),
             Self::Made { tenant, user, after, before, limit } => {
                 let (after, before) = (after.0.to_be_bytes(), before.0.to_be_bytes());
                 (MADE, values![tenant.0, user.shared(), after, before, *limit])
@@ -119,7 +122,9 @@ impl Query {
             Self::Duplicates { tenant, query } => duplicates::statement::<C>(*tenant, query),
             Self::Minutes { tenant, query } => minutes::statement(*tenant, query),
             Self::Feed { tenant, query } => feed::statement(*tenant, *query),
-            Self::Ranking { tenant, query, limit } => rankings::statement(*tenant, query, *limit),
+            Self::Ranking { tenant, query, today, limit } => {
+                rankings::statement(*tenant, query, *today, *limit)
+            }
         }
     }
 }
@@ -200,32 +205,6 @@ pub fn newest_of_request<R: Columns>(rows: Vec<R>, request: &RequestId) -> Resul
 
 pub fn holds<R: Columns>(rows: Vec<R>) -> Result<Vec<Hold>, LedgerError> {
     rows.iter().map(|row| unpack_hold(get(row, 0)?)).collect()
-}
-
-pub const USAGE: &str =
-    "SELECT day, user_id, org, plan, model, feature, requests, input_tokens, output_tokens, total_tokens, credits
-     FROM usage WHERE tenant = $1 AND day >= $2 AND day < $3
-     ORDER BY day, user_id, model, org, plan, feature";
-
-pub fn usage_row(row: &impl Columns) -> Result<UsageRow, LedgerError> {
-    // Below zero only between a correction and what it corrects.
-    let amount = |at: usize| get::<i64>(row, at).map(|sum| sum.max(0).cast_unsigned());
-    let or_none = |at: usize| get::<&str>(row, at).map(|text| Some(text).filter(|text| !text.is_empty()));
-    Ok(UsageRow {
-        day: get(row, 0)?,
-        user: named(UserId::parse(get(row, 1)?))?,
-        org: or_none(2)?.map(Name::parse).transpose().map_err(unnamed)?,
-        plan: named(Name::parse(get(row, 3)?))?,
-        model: or_none(4)?.map(Name::parse).transpose().map_err(unnamed)?,
-        feature: or_none(5)?.map(Label::parse).transpose().map_err(unnamed)?,
-        amounts: Amounts {
-            requests: amount(6)?,
-            input_tokens: amount(7)?,
-            output_tokens: amount(8)?,
-            total_tokens: amount(9)?,
-            credits: amount(10)?,
-        },
-    })
 }
 
 /// An identifier as stored: it was valid when it was written.

@@ -7,12 +7,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Kind::{Bytes, Int, Text};
+use super::totals::{self, Added, TotalKey};
 use super::{Columns, Failure, ManyRows, Sql, active, each, get, minutes, outputs, values};
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::UserId;
 use crate::ledger::refused::Recent;
 use crate::ledger::tallies::{OTHER, THEIRS_MAX, stored};
-use crate::ledger::{Comparison, LedgerError, RefusalCount, RefusedCall, Tally};
+use crate::ledger::{Comparison, Group, LedgerError, RefusalCount, RefusedCall, Tally};
 
 /// Counters taken out in one transaction.
 const PRUNED_AT_ONCE: u32 = 1_000;
@@ -44,6 +45,7 @@ pub async fn add(connection: &mut impl Sql, tally: &Tally) -> Result<(), Failure
     add_recent(connection, tally).await?;
     add_comparisons(connection, tally).await?;
     outputs::add(connection, tally).await?;
+    totals::add(connection, &refused_totals(tally)).await?;
     minutes::add_refused(connection, &tally.minutes).await?;
     active::add(connection, &tally.active).await
 }
@@ -62,6 +64,25 @@ async fn add_counts(connection: &mut impl Sql, tally: &Tally) -> Result<(), Fail
         .into_iter()
         .flat_map(|((tenant, day, user, code), count)| values![tenant, day, user, code, stored(count)]);
     Ok(connection.write_rows(&REFUSALS, values.collect()).await?)
+}
+
+/// What refusals add to the totals of users and of everything else.
+fn refused_totals(tally: &Tally) -> Added {
+    let mut added = Added::new();
+    let mut add = |tenant: TenantRef, group, day, name: Option<Arc<str>>, refusals: u64| {
+        let key = TotalKey { tenant: tenant.0, group, start: day, name: name.unwrap_or_default() };
+        totals::count(&mut added, key, &[0, 0, 0, 0, 0, stored(refusals)]);
+    };
+    for refused in &tally.refused {
+        for counted in &refused.counts {
+            let user = refused.user.as_ref().map(UserId::shared);
+            add(refused.tenant, Group::User, counted.day, user, counted.count);
+        }
+    }
+    for of in &tally.groups {
+        add(of.tenant, of.group, of.day, of.name.clone(), of.count);
+    }
+    added
 }
 
 async fn add_recent<C: Sql>(connection: &mut C, tally: &Tally) -> Result<(), Failure> {

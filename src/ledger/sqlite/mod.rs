@@ -41,7 +41,7 @@ use super::sql::{
 use super::{
     Answer, AuditEntry, AuditQuery, Change, Changed, Changes, DoubtPage, DoubtQuery, Erasure, History,
     HistoryQuery, Ledger, LedgerError, Note, Org, PoolCondition, Pruned, Pruning, Record, RecordKind,
-    StoredAccount, TenantRow, UsageRow, User, UserQuery, Written,
+    StoredAccount, TenantRow, User, UserQuery, Written,
 };
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
@@ -191,15 +191,6 @@ impl Ledger for SqliteLedger {
 
     fn ever_taken(&self, tenant: TenantRef) -> Answer<'_, bool> {
         self.read(move |c| read::ever_taken(c, tenant).boxed()).boxed()
-    }
-
-    fn usage(&self, tenant: TenantRef, from: i32, to: i32) -> Answer<'_, Vec<UsageRow>> {
-        async move {
-            let query = Query::Usage { tenant, from, to };
-            let rows = self.whole_rows(|tail| !tail.is_empty(), &query).await?;
-            rows.iter().map(read::usage_row).collect()
-        }
-        .boxed()
     }
 
     fn user(&self, tenant: TenantRef, id: UserId) -> Answer<'_, Option<User>> {

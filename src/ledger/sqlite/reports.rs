@@ -12,10 +12,12 @@ use crate::domain::ids::{HoldId, Name, UserId};
 use crate::domain::plan::Scope;
 use crate::domain::time::Millis;
 use crate::ledger::sql::read::{self, Query};
-use crate::ledger::sql::{active, duplicates, history, minutes, outputs, rankings, tallies, users_many};
+use crate::ledger::sql::{
+    active, duplicates, history, minutes, outputs, rankings, tallies, totals, users_many,
+};
 use crate::ledger::{
-    Answer, Comparison, Duplicate, DuplicatesQuery, KeptPart, MinuteRow, MinutesQuery, Output, Ranking,
-    RankingQuery, RefusalCount, RefusedCall, Reports, Tally,
+    Answer, Comparison, Duplicate, DuplicatesQuery, Group, KeptPart, MinuteRow, MinutesQuery, Output,
+    Ranking, RankingQuery, RefusalCount, RefusedCall, Reports, Tally, UsageRow,
 };
 
 impl Reports for SqliteLedger {
@@ -90,9 +92,18 @@ impl Reports for SqliteLedger {
         .boxed()
     }
 
-    fn ranking(&self, tenant: TenantRef, query: RankingQuery, limit: u32) -> Answer<'_, Ranking> {
+    fn usage(&self, tenant: TenantRef, group: Group, days: Range<i32>) -> Answer<'_, Vec<UsageRow>> {
         async move {
-            let query = Query::Ranking { tenant, query, limit };
+            let query = Query::Usage { tenant, group, days };
+            let rows = self.whole_rows(|tail| !tail.is_empty(), &query).await?;
+            rows.iter().map(totals::usage_row).collect()
+        }
+        .boxed()
+    }
+
+    fn ranking(&self, tenant: TenantRef, query: RankingQuery, today: i32, limit: u32) -> Answer<'_, Ranking> {
+        async move {
+            let query = Query::Ranking { tenant, query, today, limit };
             rankings::ranking(&self.whole_rows(|tail| !tail.is_empty(), &query).await?)
         }
         .boxed()

@@ -9,9 +9,9 @@ use super::commit::{self, Mark};
 use super::tail::Frozen;
 use crate::ledger::LedgerError;
 use crate::ledger::sql::batch::{AccountRow, Batch, Blob, HoldRow, MinuteKey, Totals, UsageKey};
-use crate::ledger::sql::commit::{write_accounts, write_holds, write_minutes, write_usage};
+use crate::ledger::sql::commit::{write_accounts, write_holds, write_minutes};
 use crate::ledger::sql::feed::{self, Feed};
-use crate::ledger::sql::{Failure, get};
+use crate::ledger::sql::{Failure, get, totals};
 
 /// What is to be written, in the order of the tables' keys: holds, then
 /// accounts, then usage.
@@ -93,7 +93,7 @@ impl Writing {
         let mark = Mark::read(&mut *connection).await?.filter(|mark| mark.newest == self.newest);
         let from = mark.map_or(0, |mark| self.usage.partition_point(|(key, _)| *key <= mark.key));
         let to = from.saturating_add(rows).min(self.usage.len());
-        write_usage(&mut *connection, &self.usage[from..to]).await?;
+        totals::add_usage(&mut *connection, &self.usage[from..to]).await?;
         match self.usage[from..to].last() {
             Some((key, _)) if to < self.usage.len() => {
                 Mark { newest: self.newest, key: key.clone() }.write(connection).await?;

@@ -13,6 +13,7 @@ use crate::domain::quantity::MAX_AMOUNT;
 use crate::domain::taking::Taking;
 use crate::domain::time::Millis;
 use crate::service::entitlement::subject::Party;
+use crate::service::telling::tallies::Asked;
 use crate::service::waiting::Standing;
 use crate::service::{Catalog, CheckCommand, MaxOutput, ServiceError, Tenant, WouldRefuse};
 
@@ -52,6 +53,18 @@ pub(in crate::service) struct Admissible<'a, 's> {
 }
 
 impl<'a, 's> Context<'a, 's> {
+    /// What the check is about, by its first model.
+    pub fn asked(&self) -> Asked {
+        let command = self.command;
+        let model = command.models.as_ref().and_then(|models| models.first()).or(command.model.as_ref());
+        Asked {
+            plan: self.subject.map(|subject| subject.version().named()),
+            org: self.who.party.profile.org().cloned(),
+            model: model.map(|model| self.catalog.models.canonical(model)),
+            feature: command.feature.clone(),
+        }
+    }
+
     /// The rules that need no account: who may call at all, and how large a
     /// call may be. `Ok(Err(_))` is a refusal.
     pub fn admissible(&self) -> Result<Result<Admissible<'a, 's>, Refusal>, ServiceError> {

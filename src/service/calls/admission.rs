@@ -17,6 +17,7 @@ use crate::domain::step::{Shortfall, Shown};
 use crate::engine::Taken;
 use crate::service::entitlement::erasing::LOOKS;
 use crate::service::outage::Operation;
+use crate::service::telling::tallies::Asked;
 use crate::service::upstream::pausing::Outcome;
 use crate::service::waiting::{Standing, Waits};
 use crate::service::{
@@ -31,15 +32,15 @@ pub(in crate::service) struct Decision {
     pub waits: Option<Box<Waits>>,
     /// Under which name the account is, if not under the user's own.
     account: Option<UserId>,
-    /// The plan's version by which it was refused.
-    plan: Option<(Name, u32)>,
+    /// What it was about, if it is refused.
+    asked: Option<Asked>,
 }
 
 type Decided = Result<Decision, ServiceError>;
 
 impl From<(CheckReply, Unrecorded)> for Decision {
     fn from((reply, ticket): (CheckReply, Unrecorded)) -> Self {
-        Self { reply, ticket, waits: None, account: None, plan: None }
+        Self { reply, ticket, waits: None, account: None, asked: None }
     }
 }
 
@@ -105,7 +106,9 @@ impl Service {
         }
         if let CheckReply::Refused(refusal) = &decision.reply {
             let user = decision.account.as_ref().unwrap_or(&command.user);
-            self.tallies.refused(tenant, user, command, (refusal, decision.plan.clone()), tenant.now());
+            let nothing_else = || Asked { feature: command.feature.clone(), ..Asked::default() };
+            let asked = decision.asked.clone().unwrap_or_else(nothing_else);
+            self.tallies.refused(tenant, user, command, asked, refusal, tenant.now());
         }
         if let (Some(ours), Some(theirs)) = (decision.reply.decided(), &command.their_decision) {
             self.tallies.compared(tenant, ours, theirs.as_str(), tenant.now());
@@ -195,6 +198,13 @@ impl Service {
         let taking = catalog.settings.taking(&tenant.id, &command.user);
         let subject = subject.as_ref();
         let context = Context { tenant, catalog: &catalog, who, subject, command, taking, now };
+        let decision = self.judge_within(&context, mark).await?;
+        let is_refused = matches!(decision.reply, CheckReply::Refused(_));
+        Ok(Decision { asked: is_refused.then(|| context.asked()), ..decision })
+    }
+
+    async fn judge_within(&self, context: &Context<'_, '_>, mark: Option<RequestMark>) -> Decided {
+        let Context { tenant, command, who, now, .. } = *context;
         if let Some(reply) = self.admitted_alone(tenant, command, mark.as_ref())? {
             return Ok((context.with_choice(reply, 0, Vec::new()), Unrecorded(None)).into());
         }
@@ -205,23 +215,22 @@ impl Service {
             Ok(admissible) => admissible,
             Err(refusal) => {
                 // A call that went through before is answered as it was.
-                let known = self.known_request(&context, mark.as_ref()).await?;
+                let known = self.known_request(context, mark.as_ref()).await?;
                 return match known {
                     Some(hold) => {
-                        let Decision { reply, ticket, .. } = self.replay(&context, hold, mark).await?;
+                        let Decision { reply, ticket, .. } = self.replay(context, hold, mark).await?;
                         Ok((context.with_choice(reply, 0, Vec::new()), ticket).into())
                     }
                     None => {
-                        let refusal = self.with_standings(&context, refusal).await?;
-                        let decision = Decision::from((CheckReply::Refused(refusal), Unrecorded(None)));
-                        Ok(Decision { plan: subject.map(|subject| subject.version().named()), ..decision })
+                        let refusal = self.with_standings(context, refusal).await?;
+                        Ok((CheckReply::Refused(refusal), Unrecorded(None)).into())
                     }
                 };
             }
         };
         let mut attempts: Attempts<'_> = smallvec![context.attempt(&admissible, 0, mark.as_ref())];
         attempts[0].take.draft.id = self.outage.id_for(&attempts[0].take.draft);
-        let chosen = match self.first_that_fits(&context, &admissible, &mut attempts).await {
+        let chosen = match self.first_that_fits(context, &admissible, &mut attempts).await {
             Err(error) if error.is_outage() && !who.dry_run => {
                 let open = attempts.iter().position(|attempt| attempt.paused.is_none());
                 let take = attempts.swap_remove(open.unwrap_or(0)).take;
@@ -234,10 +243,10 @@ impl Service {
         };
         let attempt = &attempts[chosen.index];
         let decision = match chosen.outcome {
-            Outcome::Taken(taken) => self.answer(&context, &admissible, attempt, taken, mark).await?,
+            Outcome::Taken(taken) => self.answer(context, &admissible, attempt, taken, mark).await?,
             Outcome::Paused(refusal, waits) => {
                 let decision = Decision::from((CheckReply::Refused(refusal), Unrecorded(None)));
-                Decision { waits, plan: Some(admissible.subject.version().named()), ..decision }
+                Decision { waits, ..decision }
             }
         };
         let reply = context.with_choice(decision.reply, chosen.index, chosen.because);
@@ -293,7 +302,7 @@ impl Service {
                     .who
                     .turn
                     .and_then(|standing| attempt.waits(standing.turn, &shortfalls, at_best_ms));
-                Ok(Decision { waits, plan: Some(plan.named()), ..decision })
+                Ok(Decision { waits, ..decision })
             }
             Taken::Known(id) => match self.find_hold(context.tenant, id).await? {
                 Some(hold) => self.replay(context, hold, mark).await,

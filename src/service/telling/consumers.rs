@@ -136,7 +136,8 @@ impl Service {
         limit: u32,
     ) -> Result<Ranking, ServiceError> {
         self.flush_tallies().await?;
-        Ok(self.ledger.ranking(tenant.number, query.clone(), limit).await?)
+        let today = tenant.catalog().settings.zone.local_day(tenant.now());
+        Ok(self.ledger.ranking(tenant.number, query.clone(), today, limit).await?)
     }
 
     async fn keep(

@@ -6,7 +6,7 @@
 //! take is the last second of these counters; no decision depends on them.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -23,8 +23,8 @@ use crate::domain::decision::Refusal;
 use crate::domain::ids::{Label, Name, UserId};
 use crate::domain::time::Millis;
 use crate::ledger::{
-    Comparison, FAILED_MAX, Failed, Grounds, Ledger, LedgerError, OTHER, RECENT_MAX, RefusalCount,
-    RefusedCall, RefusedMinute, RefusedUser, THEIRS_MAX, Tally,
+    Comparison, FAILED_MAX, Failed, Grounds, Group, Ledger, LedgerError, OTHER, RECENT_MAX, RefusalCount,
+    RefusedCall, RefusedGroup, RefusedMinute, RefusedUser, THEIRS_MAX, Tally,
 };
 use crate::service::tenancy::catalog::Tenant;
 use crate::service::{CheckCommand, MaxOutput, Service, ServiceError};
@@ -42,6 +42,9 @@ const DAYS_MAX: usize = 4_096 / SHARDS;
 /// Minutes and features of a part that are counted until the next flush; those of
 /// more features count as calls without one.
 const MINUTES_MAX: usize = 4_096 / SHARDS;
+/// Days, plans, orgs, models and features together of a part that are counted until
+/// the next flush; those beyond count as calls that named none of them.
+const GROUPS_MAX: usize = 32_768 / SHARDS;
 /// Users written in one transaction, so that commits find their way between.
 const USERS_AT_ONCE: usize = 128;
 /// Minutes further back are taken out: forty days.
@@ -71,6 +74,17 @@ struct Shard {
     others: Map<(TenantRef, i32, &'static str), u64>,
     compared: Map<(TenantRef, i32), Map<Box<str>, Counts>>,
     minutes: Map<(TenantRef, i64, Option<Label>), u64>,
+    groups: Map<(TenantRef, i32, Asked), u64>,
+}
+
+/// What a check was about, beside its user.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(in crate::service) struct Asked {
+    /// With its version.
+    pub plan: Option<(Name, u32)>,
+    pub org: Option<Name>,
+    pub model: Option<Name>,
+    pub feature: Option<Label>,
 }
 
 /// Checks by our word.
@@ -102,18 +116,20 @@ impl Tallies {
         tenant: &Tenant,
         user: &UserId,
         command: &CheckCommand,
-        (refusal, plan): (&Refusal, Option<(Name, u32)>),
+        asked: Asked,
+        refusal: &Refusal,
         now: Millis,
     ) {
-        self.count_minute(tenant.number, now.0.div_euclid(60_000), command.feature.as_ref());
+        self.count_minute(tenant.number, now.0.div_euclid(60_000), asked.feature.as_ref());
         let day = tenant.catalog().settings.zone.local_day(now);
         let code = refusal.code.as_str();
         self.count(tenant.number, user, (day, code), || RefusedCall {
             at: now,
             code: Cow::Borrowed(code),
             limit: refusal.limit.as_ref().map(Label::shared),
-            grounds: Some(Box::new(grounds(command, refusal, plan))),
+            grounds: Some(Box::new(grounds(command, refusal, asked.plan.clone()))),
         });
+        self.count_groups(tenant.number, day, asked);
     }
 
     fn count_minute(&self, tenant: TenantRef, minute: i64, feature: Option<&Label>) {
@@ -123,6 +139,15 @@ impl Tallies {
             key.2 = None;
         }
         *shard.minutes.entry(key).or_default() += 1;
+    }
+
+    fn count_groups(&self, tenant: TenantRef, day: i32, asked: Asked) {
+        let mut key = (tenant, day, asked);
+        let mut shard = self.shard(&key).lock();
+        if shard.groups.len() >= GROUPS_MAX && !shard.groups.contains_key(&key) {
+            key.2 = Asked::default();
+        }
+        *shard.groups.entry(key).or_default() += 1;
     }
 
     fn count(
@@ -248,7 +273,7 @@ fn grounds(command: &CheckCommand, refusal: &Refusal, plan: Option<(Name, u32)>)
 
 /// Cuts what was counted into pieces of one transaction each.
 fn portions(shards: Vec<Shard>, to: &mut VecDeque<Arc<Tally>>) {
-    let mut next = Tally::default();
+    let mut next = Tally { groups: groups(&shards), ..Tally::default() };
     for shard in shards {
         next.compared.extend(shard.compared.into_iter().flat_map(comparisons));
         for ((tenant, minute, feature), count) in shard.minutes {
@@ -271,6 +296,28 @@ fn portions(shards: Vec<Shard>, to: &mut VecDeque<Arc<Tally>>) {
     if next != Tally::default() {
         to.push_back(Arc::new(next));
     }
+}
+
+/// What was counted together, one by one.
+fn groups(shards: &[Shard]) -> Vec<RefusedGroup> {
+    type Key = (TenantRef, i32, Group, Option<Arc<str>>);
+    let mut sums: BTreeMap<Key, u64> = BTreeMap::new();
+    for ((tenant, day, asked), count) in shards.iter().flat_map(|shard| &shard.groups) {
+        let Asked { plan, org, model, feature } = asked;
+        let shared = |name: &Option<Name>| name.as_ref().map(|name| name.shared());
+        let feature = feature.as_ref().map(|feature| feature.shared());
+        let names = [
+            (Group::Plan, plan.as_ref().map(|(plan, _)| plan.shared())),
+            (Group::Org, shared(org)),
+            (Group::Model, shared(model)),
+            (Group::Feature, feature),
+        ];
+        for (group, name) in names {
+            *sums.entry((*tenant, *day, group, name)).or_default() += count;
+        }
+    }
+    let row = |((tenant, day, group, name), count)| RefusedGroup { tenant, day, group, name, count };
+    sums.into_iter().map(row).collect()
 }
 
 /// Calls without a feature may have been counted in several parts.

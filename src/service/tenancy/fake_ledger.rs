@@ -13,10 +13,10 @@ use crate::domain::slot::{Fence, Slot};
 use crate::domain::time::Millis;
 use crate::ledger::{
     Answer, AuditEntry, AuditQuery, Bucket, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery,
-    Duplicate, DuplicatesQuery, Erasure, History, HistoryQuery, KeptPart, Ledger, LedgerError, MinuteRow,
-    MinutesQuery, Note, Org, Output, PoolCondition, Pruned, Pruning, Ranking, RankingQuery, Record,
-    RecordKind, RefusalCount, RefusedCall, Reports, StoredAccount, Tally, TenantRow, Told, UsageRow, User,
-    UserQuery, What, Written,
+    Duplicate, DuplicatesQuery, Erasure, Group, History, HistoryQuery, KeptPart, Ledger, LedgerError,
+    MinuteRow, MinutesQuery, Note, Org, Output, PoolCondition, Pruned, Pruning, Ranking, RankingQuery,
+    Record, RecordKind, RefusalCount, RefusedCall, Reports, StoredAccount, Tally, TenantRow, Told, UsageRow,
+    User, UserQuery, What, Written,
 };
 
 /// One process's way to a store that several may share.
@@ -132,9 +132,6 @@ impl Ledger for FakeLedger {
     }
     fn ever_taken(&self, _: TenantRef) -> Answer<'_, bool> {
         self.answer(|| Ok(self.taken.load(SeqCst)))
-    }
-    fn usage(&self, _: TenantRef, _: i32, _: i32) -> Answer<'_, Vec<UsageRow>> {
-        self.answer(|| Ok(Vec::new()))
     }
 
     fn user(&self, tenant: TenantRef, id: UserId) -> Answer<'_, Option<User>> {
@@ -446,7 +443,10 @@ impl Reports for FakeLedger {
     ) -> Answer<'_, Vec<Hold>> {
         unreachable!("no test reads back")
     }
-    fn ranking(&self, _: TenantRef, _: RankingQuery, _: u32) -> Answer<'_, Ranking> {
+    fn usage(&self, _: TenantRef, _: Group, _: Range<i32>) -> Answer<'_, Vec<UsageRow>> {
+        unreachable!("no test adds up")
+    }
+    fn ranking(&self, _: TenantRef, _: RankingQuery, _: i32, _: u32) -> Answer<'_, Ranking> {
         unreachable!("no test ranks")
     }
     fn keep_ranking(&self, _: TenantRef, _: u128, _: Arc<[KeptPart]>, _: Millis) -> Answer<'_, ()> {

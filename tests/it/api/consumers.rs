@@ -128,8 +128,7 @@ async fn days_are_the_tenants_and_those_that_a_span_touches_count_whole() {
     }
     let empty = consumers(&t, "from=2026-03-01&to=2026-03-02").await;
     assert_has(&empty, &json!({"data": [], "count": 0, "total": {"requests": 0}}));
-    for bad in ["from=2025-01-01", "from=x", "by=tokens", "group=users", "by=refusals&group=plan", "limit=0"]
-    {
+    for bad in ["from=2025-01-01", "from=x", "by=tokens", "group=users", "limit=0"] {
         t.get(&format!("/v1/admin/consumers?{bad}")).await.refused(400, "invalid_request");
     }
 }
@@ -143,6 +142,32 @@ async fn refusals_can_be_what_is_looked_for() {
     }
     let body = consumers(&t, "by=refusals").await;
     assert_has(&body["data"][0], &json!({"user": "loud", "refusals": 3, "share": 1.0, "quota_share": null}));
+}
+
+#[tokio::test]
+async fn refusals_count_for_all_that_a_call_was_about() {
+    let t = Tenant::with(Sheet::new().rb(1, 1)).await;
+    t.put_user("loud", json!({"org": "acme"})).await;
+    for (model, feature) in [("opus", "chat"), ("opus", "chat"), ("haiku", "chat"), ("haiku", "search")] {
+        t.check(json!({"user": "loud", "model": model, "feature": feature, "input_tokens": 1})).await;
+    }
+    t.ask("quiet", 1, 0).await.ok();
+    t.ask("quiet", 1, 0).await.refused(429, "request_rate_exceeded");
+    for (group, expected) in [
+        ("user", json!({"loud": 3, "quiet": 1})),
+        ("org", json!({"acme": 3, "-": 1})),
+        ("model", json!({"haiku": 2, "opus": 1, "-": 1})),
+        ("feature", json!({"chat": 2, "search": 1, "-": 1})),
+        ("plan", json!({"p": 4})),
+    ] {
+        let body = consumers(&t, &format!("group={group}&by=refusals&from=2026-03-01&to=2026-04-01")).await;
+        let rows = body["data"].as_array().unwrap().iter().filter(|row| row["refusals"] != 0);
+        let found: serde_json::Map<String, Value> = rows
+            .map(|row| (row[group].as_str().unwrap_or("-").to_owned(), row["refusals"].clone()))
+            .collect();
+        assert_eq!(Value::Object(found), expected, "{group}");
+        assert_eq!(body["total"]["refusals"], 4, "{group}");
+    }
 }
 
 #[tokio::test]

@@ -33,7 +33,7 @@ async fn tables_with(t: &Tenant, needle: &str) -> Vec<String> {
     Tables::of(t.server).await.with(needle).await
 }
 
-/// Requests, input, output and total tokens in the usage table.
+/// Requests, input, output and total tokens of a user's days.
 async fn usage_of(t: &Tenant, user: &str) -> [i64; 4] {
     Tables::of(t.server).await.usage_of(user).await
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use apportion::domain::charge::TenantRef;
-use apportion::ledger::{Ledger, UserQuery};
+use apportion::ledger::{Group, Ledger, UserQuery};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -110,7 +110,7 @@ async fn beside(t: &Tenant) -> (Arc<dyn Ledger>, TenantRef) {
 /// Users, days of usage, records.
 async fn left(ledger: &dyn Ledger, tenant: TenantRef) -> usize {
     let users = ledger.users(tenant, UserQuery { limit: 1000, ..UserQuery::default() }).await.unwrap().len();
-    let usage = ledger.usage(tenant, i32::MIN, i32::MAX).await.unwrap().len();
+    let usage = ledger.usage(tenant, Group::User, i32::MIN..i32::MAX).await.unwrap().len();
     users + usage + ledger.records(Some(tenant)).await.unwrap().len()
 }
 

@@ -68,7 +68,7 @@ macro_rules! contract {
             }
             rankings::{
                 the_largest_come_first_and_equal_ones_by_name,
-                every_group_and_figure_is_the_sum_of_the_days,
+                every_group_figure_and_span_is_the_sum_of_what_was_recorded,
                 refusals_count_for_users_and_the_present_plan_is_told,
                 sums_end_where_whole_numbers_of_json_do,
                 users_who_share_a_device_or_an_address_are_found_with_their_use,

@@ -6,8 +6,8 @@ use apportion::domain::plan::Scope;
 use apportion::domain::slot::Fence;
 use apportion::domain::time::Millis;
 use apportion::ledger::{
-    AuditQuery, Change, DoubtFilter, DoubtQuery, Edge, Exports, FeedMark, FeedPage, FeedQuery, HistoryQuery,
-    Ledger, LedgerError, PostgresLedger, Pruned, Pruning, Reports, UserQuery,
+    AuditQuery, Change, DoubtFilter, DoubtQuery, Edge, Exports, FeedMark, FeedPage, FeedQuery, Group,
+    HistoryQuery, Ledger, LedgerError, PostgresLedger, Pruned, Pruning, Reports, UserQuery,
 };
 use futures_util::future::join_all;
 
@@ -63,7 +63,7 @@ async fn what_postgres_took_before_it_was_killed_is_on_record_once_and_the_ledge
     }
     let away: u32 = join_all(drains).await.into_iter().map(Result::unwrap).sum();
     assert!(away > 0, "the kills were noticed");
-    let usage = ledger.usage(TENANT, i32::MIN, i32::MAX).await.unwrap();
+    let usage = ledger.usage(TENANT, Group::User, i32::MIN..i32::MAX).await.unwrap();
     assert_eq!(usage.iter().map(|row| row.amounts.requests).sum::<u64>(), target);
     for drained in 0..target {
         let id = hold("u_1", drained.cast_signed()).id;
@@ -148,8 +148,9 @@ async fn no_question_reads_a_whole_table_and_the_audit_is_not_changed() {
     ledger.close().await;
     // What is told when its session ends.
     let text = "SELECT string_agg(relname || ' ' || seq_scan, ', ' ORDER BY relname) FROM pg_stat_user_tables
-                WHERE seq_scan > 0 AND relname IN ('holds', 'accounts', 'usage', 'users', 'orgs', 'records',
-                    'audit', 'refusals', 'refused', 'comparisons', 'outputs', 'erasures', 'slots', 'feed', 'feeds')";
+                WHERE seq_scan > 0 AND relname IN ('holds', 'accounts', 'day_totals', 'month_totals', 'users', 'orgs',
+                    'records', 'audit', 'refusals', 'refused', 'comparisons', 'outputs', 'erasures', 'slots', 'feed',
+                    'feeds')";
     assert_eq!(database.psql(text), "");
     assert_ne!(database.psql("SELECT sum(idx_scan) FROM pg_stat_user_tables"), "0", "they were counted");
     for change in ["UPDATE audit SET target = ''", "DELETE FROM audit", "TRUNCATE audit"] {
@@ -172,7 +173,7 @@ async fn ask_everything(ledger: &PostgresLedger) {
         let query = DoubtQuery { now: at(i64::from(u32::MAX)), filter, after: None, limit: 10 };
         assert!(!ledger.doubts(TENANT, query).await.unwrap().holds.is_empty());
     }
-    ledger.usage(TENANT, 20_000, 21_000).await.unwrap();
+    ledger.usage(TENANT, Group::User, 20_000..21_000).await.unwrap();
     ledger.user(TENANT, user("u_1")).await.unwrap();
     for (plan, org) in [(None, None), (Some(name("free")), None), (None, Some(name("acme")))] {
         ledger.users(TENANT, UserQuery { plan, org, limit: 10, ..UserQuery::default() }).await.unwrap();

@@ -43,11 +43,12 @@ impl Tables {
         found
     }
 
-    /// Requests, input, output and total tokens of a user in the usage table.
+    /// Requests, input, output and total tokens of a user, by their days.
     pub async fn usage_of(&mut self, user: &str) -> [i64; 4] {
         let sums = ["requests", "input_tokens", "output_tokens", "total_tokens"]
             .map(|name| format!("CAST(sum({name}) AS BIGINT)"));
-        let text = AssertSqlSafe(format!("SELECT {} FROM usage WHERE user_id = $1", sums.join(", ")));
+        let text =
+            AssertSqlSafe(format!("SELECT {} FROM day_totals WHERE kind = 0 AND name = $1", sums.join(", ")));
         match self {
             Self::File(file) => {
                 let row = sqlx::query(text).bind(user).fetch_one(file).await.unwrap();

@@ -8,7 +8,7 @@ use super::super::Portions;
 use super::*;
 use crate::domain::ids::TenantId;
 use crate::ledger::{
-    Ledger, LedgerError, MinutesQuery, Note, Record, RecordKind, Reports, Signals, SqliteLedger, User,
+    Group, Ledger, LedgerError, MinutesQuery, Note, Record, RecordKind, Reports, Signals, SqliteLedger, User,
 };
 
 fn chain(error: &dyn Error) -> String {
@@ -72,12 +72,12 @@ async fn a_commit_that_fails_midway_leaves_nothing() {
 #[tokio::test]
 async fn what_cannot_be_written_to_the_tables_stays_in_the_journal() {
     for how in HOWS {
-        for table in ["holds", "accounts", "usage", "minutes"] {
+        for table in ["holds", "accounts", "day_totals", "month_totals", "minutes"] {
             let dir = Dir::new();
             let ledger = dir.open().await;
             ledger.commit(vec![change("u_1", 1), change("u_2", 2)]).await.unwrap();
             trap(&dir, table, how).await;
-            let text = unavailable(ledger.usage(TENANT, -1, 1).await.map(drop));
+            let text = unavailable(ledger.usage(TENANT, Group::User, -1..1).await.map(drop));
             assert!(text.contains("the trap shuts"), "{text}");
             assert_eq!(count(&dir, "holds").await, 0, "all or nothing, {how} in {table}");
             assert!(
@@ -86,7 +86,7 @@ async fn what_cannot_be_written_to_the_tables_stays_in_the_journal() {
             );
             ledger.commit(vec![change("u_1", 3)]).await.unwrap();
             open_trap(&dir).await;
-            let usage = ledger.usage(TENANT, -1, 1).await.unwrap();
+            let usage = ledger.usage(TENANT, Group::User, -1..1).await.unwrap();
             assert_eq!(
                 usage.iter().map(|row| row.amounts.requests).collect::<Vec<_>>(),
                 [2, 1],
@@ -116,10 +116,10 @@ async fn usage_counts_once_when_a_process_dies_between_portions() {
         }
         // Changes of the same groups come after those that are being written.
         ledger.commit(batch(0)).await.unwrap();
-        let written = count(&dir, "usage").await;
+        let written = count(&dir, "day_totals WHERE kind = 0").await;
         assert!(written > 0 && written < 30, "{written} of 30 were written before it died");
         drop(ledger);
-        let usage = dir.open().await.usage(TENANT, -1, 1).await.unwrap();
+        let usage = dir.open().await.usage(TENANT, Group::User, -1..1).await.unwrap();
         assert_eq!(usage.len(), 30);
         assert!(usage.iter().all(|row| row.amounts.requests == 2), "{usage:?}");
         assert_eq!(of_minutes(&dir.open().await).await, 60);
@@ -161,7 +161,7 @@ async fn a_full_disk_loses_nothing_and_passes() {
     ledger.commit(vec![change("u_1", 20_000)]).await.unwrap();
     ledger.close().await;
     assert_eq!(count(&dir, "holds").await, number + 1);
-    assert_eq!(count(&dir, "usage").await, 2);
+    assert_eq!(count(&dir, "day_totals WHERE kind = 0").await, 2);
 }
 
 #[tokio::test]

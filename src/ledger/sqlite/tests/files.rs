@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use super::super::{Portions, inspect};
 use super::*;
-use crate::ledger::{DoubtFilter, DoubtQuery, Ledger, LedgerError};
+use crate::ledger::{DoubtFilter, DoubtQuery, Group, Ledger, LedgerError, Reports};
 
 async fn refusal(path: &Path) -> String {
     match SqliteLedger::open(path, Durability::Commit).await {
@@ -205,8 +205,13 @@ async fn what_was_acknowledged_survives_kill_9() {
             let id = change("u", number).hold.unwrap().id;
             assert!(ledger.hold(TENANT, id).await.unwrap().is_some(), "{number} of {last}");
         }
-        let requests =
-            ledger.usage(TENANT, -1, 1).await.unwrap().iter().map(|row| row.amounts.requests).sum::<u64>();
+        let requests = ledger
+            .usage(TENANT, Group::User, -1..1)
+            .await
+            .unwrap()
+            .iter()
+            .map(|row| row.amounts.requests)
+            .sum::<u64>();
         assert_eq!(requests as i64, count(&dir, "holds").await, "usage adds up to the holds");
         assert_eq!(requests % 3, 0, "whole batches");
     }

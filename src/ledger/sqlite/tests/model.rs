@@ -9,7 +9,9 @@ use super::super::Portions;
 use super::*;
 use crate::domain::charge::{CellId, MeterCode};
 use crate::domain::hold::{FinishedBy, Receipt, ReleaseReason};
-use crate::ledger::{DoubtFilter, DoubtKey, DoubtQuery, Exports, FeedMark, FeedPage, FeedQuery, Ledger};
+use crate::ledger::{
+    DoubtFilter, DoubtKey, DoubtQuery, Exports, FeedMark, FeedPage, FeedQuery, Group, Ledger, Reports,
+};
 
 struct Random(u64);
 
@@ -171,10 +173,11 @@ impl World {
                 assert_eq!(found, rest[..rest.len().min(query.limit as usize)]);
             }
             _ => {
-                let rows = ledger.usage(TENANT, -1, 1).await.unwrap();
+                let rows = ledger.usage(TENANT, Group::User, -1..1).await.unwrap();
                 let mut found = BTreeMap::new();
                 for row in rows {
-                    *found.entry((row.day, row.user)).or_default() += row.amounts.requests as i64;
+                    *found.entry((row.day, UserId::parse(&row.name.unwrap()).unwrap())).or_default() +=
+                        row.amounts.requests as i64;
                 }
                 assert_eq!(found, model.requests);
             }

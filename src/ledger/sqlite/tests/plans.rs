@@ -8,7 +8,7 @@ use super::super::ended;
 use super::Dir;
 use crate::ledger::sql::{
     Sql, active, changes, doubts, erasing, feed, history, minutes, outputs, pruning, read, records, tallies,
-    users,
+    totals, users,
 };
 
 pub(super) async fn plan(dir: &Dir, query: &str) -> String {
@@ -79,7 +79,7 @@ async fn no_query_reads_a_whole_table() {
             pruning::PRUNE,
             &["holds USING INDEX sqlite_autoindex_holds_1 (id>? AND id<?)", "tenants USING INTEGER"],
         ),
-        (read::USAGE, &["usage USING PRIMARY KEY (tenant=? AND day>? AND day<?)"]),
+        (totals::USAGE, &["day_totals USING PRIMARY KEY (tenant=? AND kind=? AND start>? AND start<?)"]),
         (users::USER, &["users USING PRIMARY KEY (tenant=? AND id=?)"]),
         (users::ALL, &["users USING PRIMARY KEY (tenant=? AND id>?)"]),
         (users::ERASED_DUE, &["users_erased (tenant=? AND look_at<?)"]),
@@ -109,7 +109,7 @@ async fn a_page_is_read_in_order_without_sorting() {
     dir.open().await;
     let audit = [history::AUDIT, history::AUDIT_OF_TARGET, history::AUDIT_OF_AUTHOR];
     let others =
-        [users::ALL, users::OF_PLAN, users::OF_ORG, records::VERSIONS, read::USAGE, tallies::COMPARED];
+        [users::ALL, users::OF_PLAN, users::OF_ORG, records::VERSIONS, totals::USAGE, tallies::COMPARED];
     for query in others.into_iter().chain(audit) {
         let plan = plan(&dir, query).await;
         assert!(!plan.contains("TEMP B-TREE"), "{query}\n{plan}");
@@ -123,10 +123,14 @@ async fn counters_of_one_user_are_found_day_by_day() {
     let plan = plan(&dir, tallies::REFUSALS_OF_USER).await;
     assert!(plan.contains("refusals USING PRIMARY KEY (tenant=? AND day=? AND user_id=?)"), "{plan}");
     assert!(!plan.contains("SCAN refusals"), "{plan}");
-    for (query, table) in [(erasing::USAGE, "usage"), (erasing::REFUSALS, "refusals")] {
+    for (query, seek) in [
+        (totals::DAYS_OF_USER, "theirs USING PRIMARY KEY (tenant=? AND kind=? AND start=? AND name=?)"),
+        (totals::MONTHS_OF_USER, "theirs USING PRIMARY KEY (tenant=? AND kind=? AND start=? AND name=?)"),
+        (erasing::REFUSALS, "refusals USING PRIMARY KEY (tenant=? AND day=? AND user_id=?)"),
+    ] {
         let plan = super::plans::plan(&dir, query).await;
-        let seek = format!("{table} USING PRIMARY KEY (tenant=? AND day=? AND user_id=?)");
-        assert!(plan.contains(&seek) && !plan.contains(&format!("SCAN {table}")), "{plan}");
+        assert!(plan.contains(seek) && !plan.contains("SCAN refusals"), "{plan}");
+        assert!(!plan.contains("SCAN theirs"), "{plan}");
     }
 }
 

@@ -7,7 +7,7 @@ use apportion::domain::hold::Hold;
 use apportion::domain::ids::UserId;
 use apportion::domain::plan::Scope;
 use apportion::domain::time::Millis;
-use apportion::ledger::{Change, Durability, Erasure, Ledger, SqliteLedger, Written};
+use apportion::ledger::{Change, Durability, Erasure, Group, Ledger, Reports, SqliteLedger, Written};
 use serde_json::{Value, json};
 
 use crate::faults::process::Process;
@@ -234,8 +234,11 @@ async fn whatever_step_of_an_erasure_was_the_last_before_a_crash() {
         process.kill();
         let ledger = place.ledger().await;
         assert!(ledger.erasures(tenant).await.unwrap().is_empty(), "step {step}");
-        let usage = ledger.usage(tenant, 0, i32::MAX).await.unwrap();
-        assert!(usage.iter().all(|row| row.user == erasure.pseudonym), "step {step}: {usage:?}");
+        let usage = ledger.usage(tenant, Group::User, 0..i32::MAX).await.unwrap();
+        assert!(
+            usage.iter().all(|row| row.name.as_deref() == Some(erasure.pseudonym.as_str())),
+            "step {step}: {usage:?}"
+        );
         let sum: u64 = usage.iter().map(|row| row.amounts.input_tokens).sum();
         assert_eq!(i64::try_from(sum).unwrap(), expected - 10, "step {step}");
         ledger.close().await;

@@ -7,7 +7,8 @@ use apportion::domain::hold::{Amounts, Hold};
 use apportion::domain::plan::Scope;
 use apportion::domain::time::Millis;
 use apportion::ledger::{
-    AuditQuery, Change, Erasure, Ledger, LedgerError, Signals, User, UserQuery, Written,
+    AuditQuery, Change, Erasure, Figure, Group, Ledger, LedgerError, RankingQuery, Signals, User, UserQuery,
+    Written,
 };
 
 use super::Room;
@@ -163,14 +164,20 @@ pub async fn the_past_goes_over_bit_by_bit(room: impl Room) {
     assert!(counts(&*ledger, TENANT, "u_1").await.is_empty());
     let sums = [(101, code.to_owned(), 1), (100, code.to_owned(), 8)];
     assert_eq!(counts(&*ledger, TENANT, "erased_1").await, sums);
-    let usage = ledger.usage(TENANT, 0, 30_000).await.unwrap();
+    let usage = ledger.usage(TENANT, Group::User, 0..30_000).await.unwrap();
     let of = |id: &str| -> Vec<(i32, Amounts)> {
-        usage.iter().filter(|row| row.user == user(id)).map(|row| (row.day, row.amounts)).collect()
+        usage.iter().filter(|row| row.name.as_deref() == Some(id)).map(|row| (row.day, row.amounts)).collect()
     };
     assert!(of("u_1").is_empty());
     let requests: Vec<_> = of("erased_1").into_iter().map(|(day, sum)| (day, sum.requests)).collect();
-    assert_eq!(requests, [(20_000, 3), (20_001, 4), (20_002, 3)]);
-    assert_eq!(of("erased_1")[1].1.credits, 160);
+    // On two days there were refusals alone.
+    assert_eq!(requests, [(100, 0), (101, 0), (20_000, 3), (20_001, 4), (20_002, 3)]);
+    assert_eq!(of("erased_1")[3].1.credits, 160);
+    let months = RankingQuery { days: 0..30_000, group: Group::User, by: Figure::Requests };
+    let ranking = ledger.ranking(TENANT, months, 30_000, 10).await.unwrap();
+    let of_all: Vec<_> = ranking.rows.iter().map(|row| (row.name.as_deref(), row.sums.requests)).collect();
+    assert_eq!(of_all, [(Some("erased_1"), 10), (Some("u_2"), 3)]);
+    assert_eq!(ranking.rows[0].sums.refusals, 9);
     assert_eq!(of("u_2").len(), 1);
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use apportion::domain::plan::Scope;
 use apportion::domain::slot::{Fence, Slot};
 use apportion::domain::time::Millis;
-use apportion::ledger::{Change, Ledger, LedgerError};
+use apportion::ledger::{Change, Group, Ledger, LedgerError};
 use futures_util::future::join_all;
 
 use super::Room;
@@ -27,7 +27,7 @@ fn fenced<T: std::fmt::Debug>(answer: Result<T, LedgerError>) {
 
 /// Requests counted in all.
 async fn counted(ledger: &dyn Ledger) -> u64 {
-    let rows = ledger.usage(TENANT, i32::MIN, i32::MAX).await.unwrap();
+    let rows = ledger.usage(TENANT, Group::User, i32::MIN..i32::MAX).await.unwrap();
     rows.iter().map(|row| row.amounts.requests).sum()
 }
 

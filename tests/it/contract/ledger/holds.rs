@@ -4,7 +4,7 @@ use std::task::{Context, Poll, Waker};
 
 use apportion::domain::hold::Hold;
 use apportion::domain::plan::Scope;
-use apportion::ledger::{Change, DoubtFilter, DoubtQuery, Ledger, LedgerError, User};
+use apportion::ledger::{Change, DoubtFilter, DoubtQuery, Group, Ledger, LedgerError, User};
 
 use super::Room;
 use super::samples::*;
@@ -39,7 +39,7 @@ pub async fn what_was_committed_survives_reopening(room: impl Room) {
     assert_eq!(found(&*ledger, &full_hold()).await, Some(full_hold()));
     let account = ledger.account(key(Scope::User, "u_42"), at(0)).await.unwrap();
     assert_eq!(account.state.as_deref(), Some(b"state".as_slice()));
-    assert_eq!(ledger.usage(TENANT, i32::MIN, i32::MAX).await.unwrap().len(), 1);
+    assert_eq!(ledger.usage(TENANT, Group::User, i32::MIN..i32::MAX).await.unwrap().len(), 1);
     assert_eq!(ledger.user(TENANT, user("u_9")).await.unwrap().map(as_written), Some(person("u_9")));
     assert!(ledger.ever_taken(TENANT).await.unwrap());
 }
@@ -130,7 +130,7 @@ pub async fn batches_of_every_size_are_written_whole(room: impl Room) {
             assert_eq!(account.unfinished.len(), 1, "batch of {size}");
         }
     }
-    assert_eq!(ledger.usage(TENANT, 0, i32::MAX).await.unwrap().len() as i64, number);
+    assert_eq!(ledger.usage(TENANT, Group::User, 0..i32::MAX).await.unwrap().len() as i64, number);
 }
 
 pub async fn an_empty_batch_changes_nothing(room: impl Room) {

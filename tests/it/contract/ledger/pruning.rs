@@ -5,7 +5,7 @@ use apportion::domain::hold::Hold;
 use apportion::domain::ids::{HoldId, TenantId};
 use apportion::domain::plan::Scope;
 use apportion::domain::time::Millis;
-use apportion::ledger::{Change, Ledger, Pruned, Pruning};
+use apportion::ledger::{Change, Group, Ledger, Pruned, Pruning};
 
 use super::Room;
 use super::samples::*;
@@ -76,7 +76,7 @@ pub async fn finished_holds_go_once_they_are_old_and_sums_stay(room: impl Room) 
     let mut account = change(&holds[0]);
     account.accounts.push((AccountOf(tenant).key(), [1, 2, 3][..].into()));
     ledger.commit(vec![account]).await.unwrap();
-    let sums = ledger.usage(tenant, i32::MIN, i32::MAX).await.unwrap();
+    let sums = ledger.usage(tenant, Group::User, i32::MIN..i32::MAX).await.unwrap();
 
     assert_eq!(prune(&*ledger, walk(KEPT_DAYS, 100)).await.0, 0, "they are kept for so long");
     assert_eq!(prune(&*ledger, walk(KEPT_DAYS + 2, 100)).await.0, 3);
@@ -84,7 +84,7 @@ pub async fn finished_holds_go_once_they_are_old_and_sums_stay(room: impl Room) 
     assert_eq!(prune(&*ledger, walk(KEPT_DAYS + 3, 100)).await.0, 1);
     assert_eq!(left(&*ledger, &holds).await, [false, false, false, true, false, true], "what is open stays");
 
-    assert_eq!(ledger.usage(tenant, i32::MIN, i32::MAX).await.unwrap(), sums);
+    assert_eq!(ledger.usage(tenant, Group::User, i32::MIN..i32::MAX).await.unwrap(), sums);
     let stored = ledger.account(AccountOf(tenant).key(), Millis(0)).await.unwrap();
     assert_eq!(stored.state.as_deref(), Some(&[1, 2, 3][..]));
     assert_eq!(stored.unfinished.len(), 1);

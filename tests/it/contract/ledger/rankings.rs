@@ -1,6 +1,7 @@
 //! Who used most.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use apportion::domain::hold::Hold;
@@ -31,82 +32,118 @@ pub async fn the_largest_come_first_and_equal_ones_by_name(room: impl Room) {
     let of = |id: &str, tokens: i64| used(&Hold { user: user(id), ..hold(id, 1) }, delta(1, tokens));
     ledger.commit(vec![of("b", 10), of("a", 10), of("c", 30), of("B", 10), of("d", 5)]).await.unwrap();
     let query = asked(Group::User, Figure::TotalTokens);
-    let ranking = ledger.ranking(TENANT, query.clone(), 4).await.unwrap();
+    let ranking = ledger.ranking(TENANT, query.clone(), i32::MAX, 4).await.unwrap();
     assert_eq!(names(&ranking), [Some("c"), Some("B"), Some("a"), Some("b")]);
     assert_eq!((ranking.count, ranking.total.total_tokens, ranking.total.requests), (5, 3 * 65, 5));
     assert_eq!(ranking.rows[0].sums.input_tokens, 30);
     // Nobody else's, and nothing of other days.
     let day = hold("a", 1).day;
     let none = RankingQuery { days: day + 1..day + 9, ..query.clone() };
-    assert_eq!(ledger.ranking(TENANT, none, 4).await.unwrap(), Ranking::default());
-    assert_eq!(ledger.ranking(OTHER, query, 4).await.unwrap(), Ranking::default());
+    assert_eq!(ledger.ranking(TENANT, none, i32::MAX, 4).await.unwrap(), Ranking::default());
+    assert_eq!(ledger.ranking(OTHER, query, i32::MAX, 4).await.unwrap(), Ranking::default());
 }
 
-/// Sums of every group, made here from the rows of days: for each figure the
-/// same order.
-pub async fn every_group_and_figure_is_the_sum_of_the_days(room: impl Room) {
-    let ledger = room.open().await;
+/// Calls of sixty days, from the middle of a September to that of a November, and
+/// corrections of days long past.
+fn calls_of_sixty_days() -> Vec<(Hold, UsageDelta)> {
     let mut seed = 7_u32;
     let mut random = |n: u32| {
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (seed >> 16) % n
     };
-    let mut changes = Vec::new();
-    for number in 0..200 {
+    let label = |text: &str| (!text.is_empty()).then(|| Label::parse(text).unwrap());
+    let named = |text: &str| (!text.is_empty()).then(|| name(text));
+    let mut recorded: Vec<(Hold, UsageDelta)> = Vec::new();
+    for number in 0..300 {
         let base = hold(&format!("u_{}", random(9)), number);
-        let org = ["", "acme", "zeta"][random(3) as usize];
-        let feature = ["", "chat", "search"][random(3) as usize];
         let one = Hold {
-            day: base.day + random(3) as i32,
-            org: (!org.is_empty()).then(|| name(org)),
+            day: 20_712 + random(60) as i32,
+            org: named(["", "acme", "zeta"][random(3) as usize]),
             plan: name(["free", "pro"][random(2) as usize]),
-            feature: (!feature.is_empty()).then(|| Label::parse(feature).unwrap()),
+            feature: label(["", "chat", "search"][random(3) as usize]),
             ..base
         };
-        let model = ["", "opus", "haiku"][random(3) as usize];
         let usage = UsageDelta {
-            model: (!model.is_empty()).then(|| name(model)),
+            model: named(["", "opus", "haiku"][random(3) as usize]),
             requests: 1,
             input_tokens: random(50).into(),
-            output_tokens: random(50).into(),
+            output_tokens: random(50_000).into(),
             total_tokens: random(100).into(),
             credits: random(1000).into(),
         };
-        changes.push(used(&one, usage));
+        recorded.push((one, usage));
     }
-    ledger.commit(changes).await.unwrap();
-    let days = ledger.usage(TENANT, i32::MIN, i32::MAX).await.unwrap();
-    for group in [Group::User, Group::Org, Group::Feature, Group::Model, Group::Plan] {
-        let mut sums: BTreeMap<Option<String>, Sums> = BTreeMap::new();
-        for row in &days {
-            let text =
-                |name: &Option<_>| name.as_ref().map(|name: &apportion::domain::ids::Name| name.to_string());
-            let name = match group {
-                Group::User => Some(row.user.to_string()),
-                Group::Org => text(&row.org),
-                Group::Model => text(&row.model),
-                Group::Plan => Some(row.plan.to_string()),
-                Group::Feature => row.feature.as_ref().map(|feature| feature.to_string()),
-            };
-            let sum = sums.entry(name).or_default();
-            sum.requests += row.amounts.requests;
-            sum.input_tokens += row.amounts.input_tokens;
-            sum.output_tokens += row.amounts.output_tokens;
-            sum.total_tokens += row.amounts.total_tokens;
-            sum.credits += row.amounts.credits;
-        }
-        for by in [
-            Figure::Requests,
-            Figure::InputTokens,
-            Figure::OutputTokens,
-            Figure::TotalTokens,
-            Figure::Credits,
-        ] {
-            let mut expected: Vec<_> = sums.clone().into_iter().collect();
-            expected.sort_by(|(a, one), (b, other)| other.of(by).cmp(&one.of(by)).then(a.cmp(b)));
-            let ranking = ledger.ranking(TENANT, asked(group, by), 100).await.unwrap();
-            let found: Vec<_> = ranking.rows.into_iter().map(|row| (row.name, row.sums)).collect();
-            assert_eq!(found, expected, "{group:?} {by:?}");
+    for number in 0..40 {
+        let (hold, usage) = recorded[7 * number].clone();
+        let (output_tokens, credits) = (-usage.output_tokens / 2, -usage.credits);
+        let less =
+            UsageDelta { requests: 0, input_tokens: 3, total_tokens: 0, output_tokens, credits, ..usage };
+        recorded.push((hold, less));
+    }
+    recorded
+}
+
+/// The sums of what was recorded, made here.
+fn sums_of(
+    recorded: &[(Hold, UsageDelta)],
+    days: &Range<i32>,
+    group: Group,
+) -> BTreeMap<Option<String>, Sums> {
+    let mut sums: BTreeMap<Option<String>, Sums> = BTreeMap::new();
+    for (hold, usage) in recorded.iter().filter(|(hold, _)| days.contains(&hold.day)) {
+        let name = match group {
+            Group::User => Some(hold.user.to_string()),
+            Group::Org => hold.org.as_ref().map(ToString::to_string),
+            Group::Model => usage.model.as_ref().map(ToString::to_string),
+            Group::Plan => Some(hold.plan.to_string()),
+            Group::Feature => hold.feature.as_ref().map(ToString::to_string),
+        };
+        let sum = sums.entry(name).or_default();
+        let add = |to: &mut u64, more: i64| *to = to.checked_add_signed(more).unwrap();
+        add(&mut sum.requests, usage.requests);
+        add(&mut sum.input_tokens, usage.input_tokens);
+        add(&mut sum.output_tokens, usage.output_tokens);
+        add(&mut sum.total_tokens, usage.total_tokens);
+        add(&mut sum.credits, usage.credits);
+    }
+    sums
+}
+
+pub async fn every_group_figure_and_span_is_the_sum_of_what_was_recorded(room: impl Room) {
+    let ledger = room.open().await;
+    let recorded = calls_of_sixty_days();
+    ledger.commit(recorded.iter().map(|(hold, usage)| used(hold, usage.clone())).collect()).await.unwrap();
+    let figures =
+        [Figure::Requests, Figure::InputTokens, Figure::OutputTokens, Figure::TotalTokens, Figure::Credits];
+    for days in [
+        i32::MIN..i32::MAX,
+        20_712..20_713,
+        20_720..20_730,
+        20_712..20_727,
+        // October, and parts of it and of its neighbours.
+        20_727..20_758,
+        20_727..20_770,
+        20_715..20_758,
+        20_719..20_765,
+        20_729..20_756,
+        20_730..20_730,
+    ] {
+        for group in [Group::User, Group::Org, Group::Feature, Group::Model, Group::Plan] {
+            let sums = sums_of(&recorded, &days, group);
+            for by in figures {
+                let mut expected: Vec<_> = sums.clone().into_iter().collect();
+                expected.sort_by(|(a, one), (b, other)| other.of(by).cmp(&one.of(by)).then(a.cmp(b)));
+                let query = RankingQuery { days: days.clone(), group, by };
+                for (today, limit) in [(20_771, 100), (i32::MAX, 100), (20_771, 3)] {
+                    let ranking = ledger.ranking(TENANT, query.clone(), today, limit).await.unwrap();
+                    assert_eq!(ranking.count as usize, expected.len(), "{query:?}");
+                    let all: u64 = expected.iter().map(|(_, sums)| sums.of(by)).sum();
+                    assert_eq!(ranking.total.of(by), all, "{query:?}");
+                    let found: Vec<_> = ranking.rows.into_iter().map(|row| (row.name, row.sums)).collect();
+                    let first = expected.len().min(limit as usize);
+                    assert_eq!(found, expected[..first], "{query:?} {today} {limit}");
+                }
+            }
         }
     }
 }
@@ -129,13 +166,13 @@ pub async fn refusals_count_for_users_and_the_present_plan_is_told(room: impl Ro
         ..Tally::default()
     };
     ledger.add_tally(Arc::new(tally)).await.unwrap();
-    let ranking = ledger.ranking(TENANT, asked(Group::User, Figure::Refusals), 10).await.unwrap();
+    let ranking = ledger.ranking(TENANT, asked(Group::User, Figure::Refusals), i32::MAX, 10).await.unwrap();
     assert_eq!(names(&ranking), [Some("u_2"), Some("u_1"), None]);
     let told: Vec<_> =
         ranking.rows.iter().map(|row| (row.sums.refusals, row.sums.requests, row.plan.as_deref())).collect();
     assert_eq!(told, [(14, 0, None), (4, 1, Some("free")), (2, 0, None)]);
     assert_eq!(ranking.total.refusals, 20);
-    let plans = ledger.ranking(TENANT, asked(Group::Plan, Figure::Requests), 10).await.unwrap();
+    let plans = ledger.ranking(TENANT, asked(Group::Plan, Figure::Requests), i32::MAX, 10).await.unwrap();
     assert_eq!((plans.rows.len(), plans.total.refusals), (1, 0));
 }
 
@@ -145,7 +182,7 @@ pub async fn sums_end_where_whole_numbers_of_json_do(room: impl Room) {
     // More than 64 bits hold.
     let changes = (0..1100).map(|n| used(&hold(&format!("u_{n}"), n), most.clone())).collect();
     ledger.commit(changes).await.unwrap();
-    let ranking = ledger.ranking(TENANT, asked(Group::Plan, Figure::Credits), 10).await.unwrap();
+    let ranking = ledger.ranking(TENANT, asked(Group::Plan, Figure::Credits), i32::MAX, 10).await.unwrap();
     assert_eq!((ranking.rows[0].sums.credits, ranking.total.credits), (MAX_AMOUNT, MAX_AMOUNT));
     assert_eq!(ranking.rows[0].sums.requests, 1100);
 }

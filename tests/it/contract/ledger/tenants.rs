@@ -6,7 +6,7 @@ use apportion::domain::ids::TenantId;
 use apportion::domain::plan::Scope;
 use apportion::domain::time::Millis;
 use apportion::ledger::RecordKind::{Key, Settings};
-use apportion::ledger::{Change, Ledger, LedgerError, StoredAccount, UserQuery};
+use apportion::ledger::{Change, Group, Ledger, LedgerError, StoredAccount, UserQuery};
 
 use super::Room;
 use super::samples::*;
@@ -63,7 +63,7 @@ async fn census(ledger: &dyn Ledger, tenant: TenantRef, many: i64) -> [usize; 5]
         accounts += usize::from(state.is_some() || !unfinished.is_empty() || !requests.is_empty());
     }
     let users = ledger.users(tenant, UserQuery { limit: 10_000, ..UserQuery::default() }).await.unwrap();
-    let usage = ledger.usage(tenant, i32::MIN, i32::MAX).await.unwrap();
+    let usage = ledger.usage(tenant, Group::User, i32::MIN..i32::MAX).await.unwrap();
     let records = ledger.records(Some(tenant)).await.unwrap();
     [holds, accounts, usage.len(), users.len(), records.len()]
 }

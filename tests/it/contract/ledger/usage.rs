@@ -3,7 +3,7 @@
 use apportion::domain::hold::{Amounts, Hold};
 use apportion::domain::ids::Label;
 use apportion::domain::quantity::MAX_AMOUNT;
-use apportion::ledger::{Change, Ledger, UsageDelta, UsageRow};
+use apportion::ledger::{Change, Group, Ledger, UsageDelta, UsageRow};
 
 use super::Room;
 use super::samples::*;
@@ -13,7 +13,7 @@ fn used(hold: &Hold, delta: UsageDelta) -> Change {
 }
 
 async fn all(ledger: &dyn Ledger) -> Vec<UsageRow> {
-    ledger.usage(TENANT, i32::MIN, i32::MAX).await.unwrap()
+    ledger.usage(TENANT, Group::User, i32::MIN..i32::MAX).await.unwrap()
 }
 
 fn amounts(requests: u64, tokens: u64) -> Amounts {
@@ -45,16 +45,22 @@ pub async fn usage_adds_up_by_day_and_group(room: impl Room) {
     ledger.commit(changes.clone()).await.unwrap();
     ledger.commit(changes).await.unwrap();
 
-    let rows = all(&*ledger).await;
-    assert_eq!(rows.len(), 8, "one row a group of this tenant");
-    assert!(rows.iter().all(|row| row.amounts == amounts(4, 40)), "{rows:?}");
-    assert_eq!(rows.iter().filter(|row| row.model.is_none()).count(), 1);
-    assert_eq!(rows.iter().filter(|row| row.feature.is_none()).count(), 1);
-    assert_eq!(
-        rows.iter().filter(|row| row.org.as_ref().is_some_and(|org| org.as_str() == "acme")).count(),
-        1
-    );
-    assert_eq!(ledger.usage(OTHER, i32::MIN, i32::MAX).await.unwrap().len(), 1);
+    // Each hold came four times.
+    let of = async |group: Group| -> Vec<String> {
+        let rows = ledger.usage(TENANT, group, i32::MIN..i32::MAX).await.unwrap();
+        let row = |row: &UsageRow| {
+            let times = row.amounts.requests / 4;
+            assert_eq!(row.amounts, amounts(4 * times, 40 * times));
+            format!("{} {} {times}", row.day - base.day, row.name.as_deref().unwrap_or("-"))
+        };
+        rows.iter().map(row).collect()
+    };
+    assert_eq!(of(Group::User).await, ["0 u_1 6", "0 u_2 1", "1 u_1 1"]);
+    assert_eq!(of(Group::Org).await, ["0 - 6", "0 acme 1", "1 - 1"]);
+    assert_eq!(of(Group::Plan).await, ["0 free 6", "0 pro 1", "1 free 1"]);
+    assert_eq!(of(Group::Feature).await, ["0 - 1", "0 chat 5", "0 search 1", "1 chat 1"]);
+    assert_eq!(of(Group::Model).await, ["0 - 1", "0 claude-opus-5 6", "1 claude-opus-5 1"]);
+    assert_eq!(ledger.usage(OTHER, Group::User, i32::MIN..i32::MAX).await.unwrap().len(), 1);
 }
 
 pub async fn usage_saturates_instead_of_overflowing(room: impl Room) {
@@ -77,25 +83,17 @@ pub async fn usage_saturates_instead_of_overflowing(room: impl Room) {
 pub async fn usage_comes_in_order_and_within_its_days(room: impl Room) {
     let ledger = room.open().await;
     let at_day = |day, user_id: &str| Hold { day, user: user(user_id), ..hold("u", 1) };
-    let model = |text: &str| UsageDelta { model: Some(name(text)), ..delta(1, 1) };
-    let changes = vec![
-        used(&at_day(20, "b"), model("m")),
-        used(&at_day(20, "a"), model("z")),
-        used(&at_day(20, "a"), model("A")),
-        used(&at_day(19, "c"), model("m")),
-        used(&at_day(21, "a"), model("m")),
-        used(&at_day(-3, "a"), model("m")),
-        used(&at_day(20, "B"), model("m")),
-    ];
-    ledger.commit(changes).await.unwrap();
+    let changes = [(20, "b"), (20, "a"), (20, "a"), (19, "c"), (21, "a"), (-3, "a"), (20, "B")];
+    let changes = changes.map(|(day, user)| used(&at_day(day, user), delta(1, 1)));
+    ledger.commit(changes.into()).await.unwrap();
     let find = async |from, to| -> Vec<String> {
-        let rows = ledger.usage(TENANT, from, to).await.unwrap();
-        rows.iter().map(|row| format!("{} {} {}", row.day, row.user, row.model.as_ref().unwrap())).collect()
+        let rows = ledger.usage(TENANT, Group::User, from..to).await.unwrap();
+        rows.iter().map(|row| format!("{} {}", row.day, row.name.as_ref().unwrap())).collect()
     };
-    assert_eq!(find(19, 21).await, ["19 c m", "20 B m", "20 a A", "20 a z", "20 b m"]);
-    assert_eq!(find(-5, 0).await, ["-3 a m"]);
+    assert_eq!(find(19, 21).await, ["19 c", "20 B", "20 a", "20 b"]);
+    assert_eq!(find(-5, 0).await, ["-3 a"]);
     assert_eq!(find(21, 21).await, [""; 0]);
-    assert_eq!(find(i32::MIN, i32::MAX).await.len(), 7);
+    assert_eq!(find(i32::MIN, i32::MAX).await.len(), 6);
 }
 
 pub async fn a_correction_moves_usage(room: impl Room) {

@@ -1,6 +1,6 @@
 //! Users on record.
 
-use apportion::ledger::{AuditQuery, Ledger, LedgerError, Signals, User, UserQuery};
+use apportion::ledger::{AuditQuery, Group, Ledger, LedgerError, Signals, User, UserQuery};
 
 use super::Room;
 use super::samples::*;
@@ -151,7 +151,7 @@ pub async fn odd_user_ids_are_told_apart_byte_for_byte(room: impl Room) {
         assert_eq!(account.state.as_deref(), Some(id.as_bytes()), "{id:?}");
         assert_eq!(account.unfinished.iter().map(|found| found.id).collect::<Vec<_>>(), [hold.id], "{id:?}");
     }
-    assert_eq!(ledger.usage(TENANT, 0, i32::MAX).await.unwrap().len(), odd.len());
+    assert_eq!(ledger.usage(TENANT, Group::User, 0..i32::MAX).await.unwrap().len(), odd.len());
     odd.sort_unstable_by(|a, b| a.as_bytes().cmp(b.as_bytes()));
     assert_eq!(ids(&*ledger, first(1000)).await, odd);
     for part in ["\u{e9}", "e\u{301}", "%", "_", "A", "0", "\\", "'"] {

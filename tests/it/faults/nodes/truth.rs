@@ -199,8 +199,8 @@ async fn seen(pair: &Pair, sums: &BTreeMap<&'static str, Sums>) -> Vec<Value> {
 
 /// The ledger's totals, user by user.
 fn totals_are_of_settled_holds(pair: &Pair, sums: &BTreeMap<&'static str, Sums>) {
-    let text = "SELECT user_id, sum(requests), sum(input_tokens), sum(output_tokens), sum(total_tokens)
-                FROM usage WHERE tenant = $T GROUP BY user_id ORDER BY user_id COLLATE \"C\"";
+    let text = "SELECT name, sum(requests), sum(input_tokens), sum(output_tokens), sum(total_tokens)
+                FROM day_totals WHERE tenant = $T AND kind = 0 GROUP BY name ORDER BY name COLLATE \"C\"";
     let settled = sums.iter().filter(|(_, sums)| sums.settled[0] > 0);
     let expected: Vec<String> = settled
         .map(|(user, Sums { settled: [requests, input, output, total], .. })| {

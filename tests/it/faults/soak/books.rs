@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use apportion::domain::hold::{Hold, Stage};
 use apportion::domain::ids::HoldId;
-use apportion::domain::time::Millis;
+use apportion::domain::time::{Millis, month_of_day};
 use serde_json::{Value, json};
 use sqlx::{Connection as _, PgConnection, Row as _};
 
@@ -145,19 +145,26 @@ pub fn against_totals(pair: &Pair, holds: &[Hold], found: &mut Found) {
             name.as_ref().map_or(String::new(), |name| name.as_str().to_owned())
         };
         let model = settled.reported.model.clone().or(hold.model.clone());
-        let key = [hold.user.as_str(), &name(&model), &name(&hold.org), hold.plan.as_str()].join("|");
+        let names = [hold.user.as_str(), &name(&hold.org), "", &name(&model), hold.plan.as_str()];
         let counted = &settled.counted;
         let add = [counted.requests, counted.input_tokens, counted.output_tokens, counted.total_tokens];
-        let sum = sums.entry(format!("{}|{key}", hold.day)).or_default();
-        sum.iter_mut().zip(add).for_each(|(sum, add)| *sum += add);
+        for (kind, name) in names.into_iter().enumerate() {
+            for start in [format!("day {}", hold.day), format!("month {}", month_of_day(hold.day))] {
+                let sum = sums.entry(format!("{start}|{kind}|{name}")).or_default();
+                sum.iter_mut().zip(add).for_each(|(sum, add)| *sum += add);
+            }
+        }
     }
-    let text = "SELECT day, user_id, model, org, plan, requests, input_tokens, output_tokens, total_tokens
-                FROM usage WHERE tenant = $T AND feature = ''";
+    let text = "SELECT 'day ' || start, kind, name, requests, input_tokens, output_tokens, total_tokens
+                FROM day_totals WHERE tenant = $T
+                UNION ALL
+                SELECT 'month ' || start, kind, name, requests, input_tokens, output_tokens, total_tokens
+                FROM month_totals WHERE tenant = $T";
     for line in pair.psql(text).lines() {
         found.count("rows of totals");
         let parts: Vec<&str> = line.split('|').collect();
-        let told = [5, 6, 7, 8].map(|place| parts[place].parse::<u64>().expect("a sum"));
-        let sum = sums.remove(&parts[..5].join("|")).unwrap_or_default();
+        let told = [3, 4, 5, 6].map(|place| parts[place].parse::<u64>().expect("a sum"));
+        let sum = sums.remove(&parts[..3].join("|")).unwrap_or_default();
         if told != sum {
             found.differs(format!("totals {line}: the holds come to {sum:?}"));
         }
