@@ -9,8 +9,8 @@ use utoipa::openapi::{Content, Ref, RefOr, Response};
 use utoipa::{Modify, OpenApi};
 
 use super::admin::{
-    capacity, clock, consumers, doubts, events, keys, make_goods, models, orgs, outputs, plans, pools,
-    preview, records, refusals, settings, tenants, users,
+    capacity, clock, consumers, doubts, events, keys, make_goods, models, movers, orgs, outputs, plans,
+    pools, preview, records, refusals, settings, tenants, users,
 };
 use super::{check, feedback, health, holds, problem, quota, usage};
 
@@ -29,6 +29,7 @@ use super::{check, feedback, health, holds, problem, quota, usage};
         users::all, users::get, users::put, users::erase, users::change_plan, users::put_overrides, users::grant,
         orgs::get, orgs::put, orgs::quota, orgs::put_overrides, orgs::grant,
         records::user_ledger, refusals::explain, make_goods::all, make_goods::get, make_goods::put, make_goods::undo, records::audit, records::decisions, records::features, consumers::consumers, consumers::duplicates,
+        movers::movers,
         outputs::all,
         doubts::all, doubts::resolve, doubts::resolve_all,
         events::usage,

@@ -10,8 +10,8 @@ use actix_web::http::Method;
 use futures_util::future::LocalBoxFuture;
 
 use super::admin::{
-    capacity, clock, consumers, doubts, events, keys, make_goods, models, orgs, outputs, plans, pools,
-    preview, records, refusals, settings, tenants, users,
+    capacity, clock, consumers, doubts, events, keys, make_goods, models, movers, orgs, outputs, plans,
+    pools, preview, records, refusals, settings, tenants, users,
 };
 use super::auth::Access;
 use super::call::Call;
@@ -98,6 +98,7 @@ pub static ROUTES: &[Route] = &[
     route!(GET "/v1/admin/features", READ, records::features),
     route!(GET "/v1/admin/duplicates", READ, consumers::duplicates),
     route!(GET "/v1/admin/decisions", READ, records::decisions),
+    route!(GET "/v1/admin/movers", READ, movers::movers),
     route!(GET "/v1/admin/outputs", READ, outputs::all),
     route!(GET "/v1/admin/holds", READ, doubts::all),
     route!(POST "/v1/admin/holds/resolve", WRITE, doubts::resolve_all),

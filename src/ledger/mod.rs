@@ -1,5 +1,6 @@
 #![doc = include_str!("README.md")]
 
+mod activity;
 mod changes;
 mod doubt;
 mod duplicates;
@@ -17,6 +18,7 @@ mod sql;
 mod sqlite;
 mod tallies;
 
+pub use activity::{Mover, MoversQuery, SLOT_MS, SLOTS_KEPT, UsedSlot};
 pub use changes::{Bucket, Changed, Changes, Told, What};
 pub use doubt::{DoubtFilter, DoubtKey, DoubtPage, DoubtQuery};
 pub use duplicates::{Duplicate, DuplicatesQuery, Signal};

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{
-    Answer, Comparison, Duplicate, DuplicatesQuery, Group, KeptPart, MinuteRow, MinutesQuery, Output,
-    Ranking, RankingQuery, RefusalCount, RefusedCall, Tally, UsageRow,
+    Answer, Comparison, Duplicate, DuplicatesQuery, Group, KeptPart, MinuteRow, MinutesQuery, Mover,
+    MoversQuery, Output, Ranking, RankingQuery, RefusalCount, RefusedCall, Tally, UsageRow,
 };
 #[cfg(doc)]
 use super::{OTHER, RECENT_MAX, THEIRS_MAX};
@@ -61,6 +61,10 @@ pub trait Reports: Send + Sync + 'static {
     fn duplicates(&self, tenant: TenantRef, query: DuplicatesQuery) -> Answer<'_, Vec<Duplicate>>;
     /// What each of a group used, by day and name, ascending.
     fn usage(&self, tenant: TenantRef, group: Group, days: Range<i32>) -> Answer<'_, Vec<UsageRow>>;
+    /// Who used how much of late, the most first.
+    fn movers(&self, tenant: TenantRef, query: MoversQuery) -> Answer<'_, Vec<Mover>>;
+    /// Takes out some of what users used before `slot`. `false`: there is no more.
+    fn prune_user_slots(&self, tenant: TenantRef, slot: i64) -> Answer<'_, bool>;
     /// Who used most: the first `limit` rows. Of days after `today` there is next to
     /// nothing (where the zone was changed, say), so that they cost nothing.
     fn ranking(&self, tenant: TenantRef, query: RankingQuery, today: i32, limit: u32) -> Answer<'_, Ranking>;

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::Group;
+use super::{Group, UsedSlot};
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::{Label, Name, UserId};
 use crate::domain::plan::{Meter, Scope};
@@ -36,6 +36,7 @@ pub struct Tally {
     pub minutes: Vec<RefusedMinute>,
     pub groups: Vec<RefusedGroup>,
     pub active: Vec<ActiveUsers>,
+    pub used: Vec<UsedSlot>,
 }
 
 /// Users of a plan with a call in one slot of time, by digests that lie anywhere

@@ -14,6 +14,7 @@ use crate::domain::ids::Label;
 use crate::domain::slot::Fence;
 use crate::engine::{self, Batch};
 use crate::ledger::{self, FeedMark, LedgerError, UsageDelta};
+use crate::service::telling::activity;
 use crate::service::telling::watchers::Bell;
 
 /// A running journal; stop it last, when nobody takes anything any more.
@@ -85,6 +86,7 @@ impl Service {
             return Ok(Recorded::Here);
         }
         let watching = self.told_to_watchers(&batch);
+        let used = activity::used(&changes);
         let committed = match batch.fence {
             Some(fence) => self.ledger.commit_fenced(changes, fence).await,
             None => self.ledger.commit(changes).await,
@@ -92,6 +94,7 @@ impl Service {
         self.admitted(&batch);
         match committed {
             Ok(()) => {
+                self.tallies.used(used);
                 self.engine.committed(batch).await;
                 self.drained.notify_waiters();
                 watching.iter().for_each(|bell| bell.ring());

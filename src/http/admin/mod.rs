@@ -11,6 +11,7 @@ pub mod events;
 pub mod keys;
 pub mod make_goods;
 pub mod models;
+pub mod movers;
 pub mod orgs;
 pub mod outputs;
 pub mod plans;

@@ -14,11 +14,11 @@ use crate::domain::ids::{HoldId, Name, UserId};
 use crate::domain::time::Millis;
 use crate::ledger::sql::read::{self, Query};
 use crate::ledger::sql::{
-    active, duplicates, history, minutes, outputs, rankings, tallies, totals, users_many,
+    active, activity, duplicates, history, minutes, outputs, rankings, tallies, totals, users_many,
 };
 use crate::ledger::{
-    Answer, Comparison, Duplicate, DuplicatesQuery, Group, KeptPart, MinuteRow, MinutesQuery, Output,
-    Ranking, RankingQuery, RefusalCount, RefusedCall, Reports, Tally, UsageRow,
+    Answer, Comparison, Duplicate, DuplicatesQuery, Group, KeptPart, MinuteRow, MinutesQuery, Mover,
+    MoversQuery, Output, Ranking, RankingQuery, RefusalCount, RefusedCall, Reports, Tally, UsageRow,
 };
 
 impl Reports for PostgresLedger {
@@ -87,6 +87,14 @@ impl Reports for PostgresLedger {
     fn usage(&self, tenant: TenantRef, group: Group, days: Range<i32>) -> Answer<'_, Vec<UsageRow>> {
         let query = Query::Usage { tenant, group, days };
         async move { self.rows(query, |rows| rows.iter().map(totals::usage_row).collect()).await }.boxed()
+    }
+
+    fn movers(&self, tenant: TenantRef, query: MoversQuery) -> Answer<'_, Vec<Mover>> {
+        read!(self, |c| activity::movers(c, tenant, &query))
+    }
+
+    fn prune_user_slots(&self, tenant: TenantRef, slot: i64) -> Answer<'_, bool> {
+        write!(self, |c| activity::prune(c, tenant, slot))
     }
 
     fn ranking(&self, tenant: TenantRef, query: RankingQuery, today: i32, limit: u32) -> Answer<'_, Ranking> {

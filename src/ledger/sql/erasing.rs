@@ -5,7 +5,7 @@ use super::read::named;
 use super::records::refuse_deleted;
 use super::users;
 use super::{Columns, Failure, Sql, each, get, values};
-use super::{tallies, totals};
+use super::{activity, tallies, totals};
 use crate::domain::charge::TenantRef;
 use crate::domain::hold::Hold;
 use crate::domain::ids::{HoldId, UserId};
@@ -100,6 +100,7 @@ pub async fn rename_history(
 ) -> Result<Option<Vec<HoldId>>, Failure> {
     refuse_deleted(connection, tenant.0).await?;
     let holds = rename_holds(connection, tenant, erasure, rows).await?;
+    activity::forget_user(connection, tenant, erasure).await?;
     let any = !holds.is_empty()
         || totals::rename(connection, tenant, erasure, rows).await?
         || rename_refusals(connection, tenant, erasure, rows).await?;

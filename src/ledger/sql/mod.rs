@@ -5,6 +5,7 @@
 //! to one, in which transaction, and when it tries again, is its own affair.
 
 pub(super) mod active;
+pub(super) mod activity;
 pub(super) mod audit;
 pub(super) mod batch;
 pub(super) mod changes;

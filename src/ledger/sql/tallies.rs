@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::Kind::{Bytes, Int, Text};
 use super::totals::{self, Added, TotalKey};
-use super::{Columns, Failure, ManyRows, Sql, active, each, get, minutes, outputs, values};
+use super::{Columns, Failure, ManyRows, Sql, active, activity, each, get, minutes, outputs, values};
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::UserId;
 use crate::ledger::refused::Recent;
@@ -47,7 +47,8 @@ pub async fn add(connection: &mut impl Sql, tally: &Tally) -> Result<(), Failure
     outputs::add(connection, tally).await?;
     totals::add(connection, &refused_totals(tally)).await?;
     minutes::add_refused(connection, &tally.minutes).await?;
-    active::add(connection, &tally.active).await
+    active::add(connection, &tally.active).await?;
+    activity::add(connection, &tally.used).await
 }
 
 async fn add_counts(connection: &mut impl Sql, tally: &Tally) -> Result<(), Failure> {

@@ -13,11 +13,11 @@ use crate::domain::plan::Scope;
 use crate::domain::time::Millis;
 use crate::ledger::sql::read::{self, Query};
 use crate::ledger::sql::{
-    active, duplicates, history, minutes, outputs, rankings, tallies, totals, users_many,
+    active, activity, duplicates, history, minutes, outputs, rankings, tallies, totals, users_many,
 };
 use crate::ledger::{
-    Answer, Comparison, Duplicate, DuplicatesQuery, Group, KeptPart, MinuteRow, MinutesQuery, Output,
-    Ranking, RankingQuery, RefusalCount, RefusedCall, Reports, Tally, UsageRow,
+    Answer, Comparison, Duplicate, DuplicatesQuery, Group, KeptPart, MinuteRow, MinutesQuery, Mover,
+    MoversQuery, Output, Ranking, RankingQuery, RefusalCount, RefusedCall, Reports, Tally, UsageRow,
 };
 
 impl Reports for SqliteLedger {
@@ -99,6 +99,14 @@ impl Reports for SqliteLedger {
             rows.iter().map(totals::usage_row).collect()
         }
         .boxed()
+    }
+
+    fn movers(&self, tenant: TenantRef, query: MoversQuery) -> Answer<'_, Vec<Mover>> {
+        self.read(move |c| async move { activity::movers(c, tenant, &query).await }.boxed()).boxed()
+    }
+
+    fn prune_user_slots(&self, tenant: TenantRef, slot: i64) -> Answer<'_, bool> {
+        self.write_beside(move |c| activity::prune(c, tenant, slot).boxed()).boxed()
     }
 
     fn ranking(&self, tenant: TenantRef, query: RankingQuery, today: i32, limit: u32) -> Answer<'_, Ranking> {

@@ -1,8 +1,10 @@
 //! What is told of it all: rows, records, tallies, and those who listen.
 
 pub(super) mod actives;
+pub(super) mod activity;
 pub mod consumers;
 pub(super) mod events;
+pub mod movers;
 pub(super) mod quota;
 pub mod records;
 pub mod refusals;

@@ -18,18 +18,21 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::actives::Actives;
+use super::activity::Activity;
 use crate::domain::charge::TenantRef;
 use crate::domain::decision::Refusal;
 use crate::domain::ids::{Label, Name, UserId};
 use crate::domain::time::Millis;
 use crate::ledger::{
     Comparison, FAILED_MAX, Failed, Grounds, Group, Ledger, LedgerError, OTHER, RECENT_MAX, RefusalCount,
-    RefusedCall, RefusedGroup, RefusedMinute, RefusedUser, THEIRS_MAX, Tally,
+    RefusedCall, RefusedGroup, RefusedMinute, RefusedUser, SLOT_MS, SLOTS_KEPT, THEIRS_MAX, Tally, UsedSlot,
 };
 use crate::service::tenancy::catalog::Tenant;
 use crate::service::{CheckCommand, MaxOutput, Service, ServiceError};
 
 const EVERY: Duration = Duration::from_secs(1);
+/// In how many of these users' activity is told once.
+const ACTIVITY_EVERY: u32 = 10;
 /// Parts that are locked by themselves.
 const SHARDS: usize = 64;
 /// Users of a part that are counted one by one until the next flush: 100,000
@@ -59,6 +62,7 @@ pub struct Tallies {
     shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
     actives: Actives,
+    activity: Activity,
     /// Refusals that were counted by their code alone.
     uncounted: AtomicU64,
     /// Taken out of the shards and not on record yet; held by whoever writes.
@@ -103,6 +107,7 @@ impl Default for Tallies {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
             actives: Actives::default(),
+            activity: Activity::default(),
             uncounted: AtomicU64::new(0),
             waiting: tokio::sync::Mutex::default(),
         }
@@ -208,6 +213,11 @@ impl Tallies {
         self.actives.saw(tenant.number, plan, digest, now);
     }
 
+    /// What came on record was used.
+    pub(in crate::service) fn used(&self, used: Vec<UsedSlot>) {
+        self.activity.add(used);
+    }
+
     /// Refusals so far that were counted by code alone.
     pub fn uncounted(&self) -> u64 {
         self.uncounted.load(Relaxed)
@@ -219,8 +229,8 @@ impl Tallies {
 
     /// Puts on record all that was counted before this was called. What cannot
     /// be written stays and is tried again; meanwhile no more than the bounds
-    /// comes together.
-    pub(super) async fn flush(&self, ledger: &dyn Ledger) -> Result<(), LedgerError> {
+    /// comes together. `activity`: of users, too.
+    pub(super) async fn flush(&self, ledger: &dyn Ledger, activity: bool) -> Result<(), LedgerError> {
         let mut waiting = self.waiting.lock().await;
         // Only what is out of the shards: while it cannot be written, the
         // shards keep to their bounds.
@@ -230,6 +240,9 @@ impl Tallies {
         let active = self.actives.take();
         if !active.is_empty() {
             waiting.push_back(Arc::new(Tally { active, ..Tally::default() }));
+        }
+        if activity {
+            waiting.extend(self.activity.take().into_iter().map(Arc::new));
         }
         Self::write(&mut waiting, ledger).await
     }
@@ -386,7 +399,11 @@ impl Service {
                     _ = &mut stopped => last = true,
                     () = tokio::time::sleep(EVERY) => {}
                 }
-                if let Err(error) = service.tallies.flush(&*service.ledger).await {
+                if let Err(error) = service
+                    .tallies
+                    .flush(&*service.ledger, last || second.is_multiple_of(ACTIVITY_EVERY))
+                    .await
+                {
                     tracing::warn!(
                         error = &error as &dyn std::error::Error,
                         "refusals are not on record yet"
@@ -403,7 +420,7 @@ impl Service {
 
     /// Puts on record what is counted so far, for whoever reads it.
     pub(in crate::service) async fn flush_tallies(&self) -> Result<(), ServiceError> {
-        Ok(self.tallies.flush(&*self.ledger).await?)
+        Ok(self.tallies.flush(&*self.ledger, true).await?)
     }
 
     /// Takes out counters of days that are no longer kept.
@@ -412,6 +429,8 @@ impl Service {
         while self.ledger.prune_tallies(tenant.number, today - KEPT_DAYS).await? {}
         let minute = tenant.now().0.div_euclid(60_000) - KEPT_MINUTES;
         while self.ledger.prune_minutes(tenant.number, minute).await? {}
+        let slot = tenant.now().0.div_euclid(SLOT_MS) - SLOTS_KEPT;
+        while self.ledger.prune_user_slots(tenant.number, slot).await? {}
         self.prune_outputs(tenant).await
     }
 }

@@ -36,7 +36,7 @@ async fn a_flood_of_one_user_is_one_row_and_the_last_hundred() {
     let (ledger, tallies) = (FakeLedger::default(), Tallies::default());
     count(&tallies, "u_1", CODE, 10_000);
     count(&tallies, "u_1", "user_suspended", 1);
-    tallies.flush(&ledger).await.unwrap();
+    tallies.flush(&ledger, true).await.unwrap();
     let (rows, writes) = written(&ledger);
     assert_eq!((rows.len(), writes), (1, 1));
     let counts: Vec<_> = rows[0].counts.iter().map(|row| (row.day, &*row.code, row.count)).collect();
@@ -45,7 +45,7 @@ async fn a_flood_of_one_user_is_one_row_and_the_last_hundred() {
     assert_eq!((rows[0].recent[0].at, rows[0].recent[98].at), (Millis(9_901), Millis(9_999)));
     assert_eq!(rows[0].recent[99].code, "user_suspended");
     // What is on record is not written again.
-    tallies.flush(&ledger).await.unwrap();
+    tallies.flush(&ledger, true).await.unwrap();
     assert_eq!(written(&ledger).1, 1);
 }
 
@@ -54,11 +54,11 @@ async fn what_cannot_be_written_stays_and_is_written_once() {
     let (ledger, tallies) = (FakeLedger::default(), Tallies::default());
     ledger.down.store(true, SeqCst);
     count(&tallies, "u_1", CODE, 3);
-    tallies.flush(&ledger).await.unwrap_err();
+    tallies.flush(&ledger, true).await.unwrap_err();
     count(&tallies, "u_1", CODE, 4);
-    tallies.flush(&ledger).await.unwrap_err();
+    tallies.flush(&ledger, true).await.unwrap_err();
     ledger.down.store(false, SeqCst);
-    tallies.flush(&ledger).await.unwrap();
+    tallies.flush(&ledger, true).await.unwrap();
     let counts: Vec<u64> = written(&ledger).0.iter().map(|row| row.counts[0].count).collect();
     assert_eq!(counts, [3, 4]);
 }
@@ -72,7 +72,7 @@ async fn too_many_users_are_counted_by_code_alone() {
     count(&tallies, "u_0", CODE, 1);
     let uncounted = tallies.uncounted();
     assert!((20_000..30_000).contains(&uncounted), "{uncounted}");
-    tallies.flush(&ledger).await.unwrap();
+    tallies.flush(&ledger, true).await.unwrap();
     let (rows, _) = written(&ledger);
     let sum =
         |rows: &[&RefusedUser]| rows.iter().flat_map(|row| &row.counts).map(|row| row.count).sum::<u64>();
@@ -87,7 +87,7 @@ async fn too_many_users_are_counted_by_code_alone() {
 async fn refusals_kept_one_by_one_are_bounded_in_all() {
     let (ledger, tallies) = (FakeLedger::default(), Tallies::default());
     (0..2_000).for_each(|n| count(&tallies, &format!("u_{n}"), CODE, 100));
-    tallies.flush(&ledger).await.unwrap();
+    tallies.flush(&ledger, true).await.unwrap();
     let (rows, _) = written(&ledger);
     assert_eq!(rows.iter().map(|row| row.counts[0].count).sum::<u64>(), 200_000);
     let kept: usize = rows.iter().map(|row| row.recent.len()).sum();
@@ -105,7 +105,7 @@ async fn another_limiters_words_are_bounded() {
     }
     tallies.compared(&tenant, Code::DailyQuotaExhausted.as_str(), "cause_0", now);
     tallies.compared(&tenant, "allow", "cause_0", now);
-    tallies.flush(&*bench.ledger).await.unwrap();
+    tallies.flush(&*bench.ledger, true).await.unwrap();
     let written = bench.ledger.tallies.lock();
     let rows: Vec<&Comparison> = written[0].compared.iter().map(|(_, row)| row).collect();
     let checks = |ours: &str, theirs: &str| {

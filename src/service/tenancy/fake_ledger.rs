@@ -14,9 +14,9 @@ use crate::domain::time::Millis;
 use crate::ledger::{
     Answer, AuditEntry, AuditQuery, Bucket, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery,
     Duplicate, DuplicatesQuery, Erasure, Group, History, HistoryQuery, KeptPart, Ledger, LedgerError,
-    MinuteRow, MinutesQuery, Note, Org, Output, PoolCondition, Pruned, Pruning, Ranking, RankingQuery,
-    Record, RecordKind, RefusalCount, RefusedCall, Reports, StoredAccount, Tally, TenantRow, Told, UsageRow,
-    User, UserQuery, What, Written,
+    MinuteRow, MinutesQuery, Mover, MoversQuery, Note, Org, Output, PoolCondition, Pruned, Pruning, Ranking,
+    RankingQuery, Record, RecordKind, RefusalCount, RefusedCall, Reports, StoredAccount, Tally, TenantRow,
+    Told, UsageRow, User, UserQuery, What, Written,
 };
 
 /// One process's way to a store that several may share.
@@ -445,6 +445,12 @@ impl Reports for FakeLedger {
     }
     fn usage(&self, _: TenantRef, _: Group, _: Range<i32>) -> Answer<'_, Vec<UsageRow>> {
         unreachable!("no test adds up")
+    }
+    fn movers(&self, _: TenantRef, _: MoversQuery) -> Answer<'_, Vec<Mover>> {
+        unreachable!("no test looks at movers")
+    }
+    fn prune_user_slots(&self, _: TenantRef, _: i64) -> Answer<'_, bool> {
+        unreachable!("no test prunes")
     }
     fn ranking(&self, _: TenantRef, _: RankingQuery, _: i32, _: u32) -> Answer<'_, Ranking> {
         unreachable!("no test ranks")

@@ -24,6 +24,7 @@ mod input;
 mod keys;
 mod lists;
 mod make_goods;
+mod movers;
 mod moves;
 mod nodes;
 mod numbers;

@@ -4,6 +4,7 @@
 //! room of its own: one database that can be opened more than once.
 
 mod active;
+mod activity;
 mod changes;
 mod conditions;
 mod doubts;
@@ -81,6 +82,10 @@ macro_rules! contract {
                 a_reader_misses_nothing_while_many_commit,
                 events_go_before_their_holds_and_numbers_go_on,
                 of_processes_that_commit_for_a_tenant_each_has_its_numbers,
+            }
+            activity::{
+                what_users_used_of_late_stands_beside_what_they_used_before,
+                what_a_user_used_of_late_goes_with_time_and_with_the_user,
             }
             active::{
                 the_peak_of_active_users_is_the_busiest_slots,
