@@ -14,6 +14,7 @@
 //! | 0 | [`domain`] | the rules, pure: no I/O, no clock, no async, integers only |
 //! | 1 | [`engine`] | takes all charges of a call or none, atomically, in memory |
 //! | 1 | [`ledger`] | the durable truth: holds, usage, plans, users, keys |
+//! | 1 | [`outbound`] | calls to the addresses that tenants name |
 //! | 2 | [`service`] | the use cases; the only place where engine and ledger meet |
 //! | 3 | [`http`] | routes, tokens, problems, headers: HTTP in, HTTP out |
 //! | 5 | [`cli`], [`config`], [`telemetry`], [`startup`] | subcommands, settings, logs, and the one place that picks back ends |
@@ -26,6 +27,7 @@ pub mod domain;
 
 pub mod engine;
 pub mod ledger;
+pub mod outbound;
 
 pub mod service;
 

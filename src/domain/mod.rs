@@ -20,3 +20,4 @@ pub mod step;
 pub mod taking;
 pub mod time;
 pub mod upstream;
+pub mod webhook;

@@ -291,6 +291,7 @@ impl Collector for OfService {
         let help = "Finished holds that this node removed since they were old";
         encode_counter(&mut encoder, "holds_pruned", help, self.0.pruned_holds())?;
         self.encode_pools(&mut encoder)?;
+        self.encode_webhooks(&mut encoder)?;
         let help = "What failed because the store was away, by operation";
         let kind = ConstCounter::new(0u64).metric_type();
         let mut by_operation = encoder.encode_descriptor("store_errors", help, None, kind)?;
@@ -322,6 +323,21 @@ impl OfService {
             sum.encode(used.encode_family(&[("meter", meter)])?)?;
         }
         Ok(())
+    }
+
+    fn encode_webhooks(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
+        let outbox = &self.0.registry.outbox;
+        let help = "Tries of this node to send a message to a webhook, by outcome";
+        let kind = ConstCounter::new(0u64).metric_type();
+        let mut tries = encoder.encode_descriptor("webhook_deliveries", help, None, kind)?;
+        let outcomes = [("delivered", &outbox.delivered), ("failed", &outbox.failed), ("dead", &outbox.dead)];
+        for (outcome, count) in outcomes {
+            let count = ConstCounter::new(count.load(Relaxed));
+            count.encode(tries.encode_family(&[("outcome", outcome)])?)?;
+        }
+        let help = "Messages that wait to be sent to webhooks, of all nodes, as last counted";
+        let waiting = ConstGauge::new(outbox.waiting.load(Relaxed) as i64);
+        waiting.encode(encoder.encode_descriptor("webhook_queue_depth", help, None, waiting.metric_type())?)
     }
 
     /// Sums over all pools of all tenants: there may be any number of either.

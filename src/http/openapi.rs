@@ -10,7 +10,7 @@ use utoipa::{Modify, OpenApi};
 
 use super::admin::{
     capacity, clock, consumers, doubts, events, keys, make_goods, models, movers, orgs, outputs, plans,
-    pools, preview, records, refusals, settings, tenants, users,
+    pools, preview, records, refusals, settings, tenants, users, webhooks,
 };
 use super::{check, feedback, health, holds, problem, quota, usage};
 
@@ -38,6 +38,8 @@ use super::{check, feedback, health, holds, problem, quota, usage};
         models::get, models::put,
         settings::get, settings::put,
         keys::all, keys::create, keys::delete,
+        webhooks::all, webhooks::create, webhooks::get, webhooks::put, webhooks::delete,
+        webhooks::renew_secret, webhooks::test, webhooks::deliveries, webhooks::retry,
         clock::get, clock::put,
         capacity::check,
         tenants::all, tenants::create, tenants::get, tenants::put, tenants::delete,

@@ -11,7 +11,7 @@ use futures_util::future::LocalBoxFuture;
 
 use super::admin::{
     capacity, clock, consumers, doubts, events, keys, make_goods, models, movers, orgs, outputs, plans,
-    pools, preview, records, refusals, settings, tenants, users,
+    pools, preview, records, refusals, settings, tenants, users, webhooks,
 };
 use super::auth::Access;
 use super::call::Call;
@@ -121,6 +121,15 @@ pub static ROUTES: &[Route] = &[
     route!(GET "/v1/admin/keys", READ, keys::all),
     route!(POST "/v1/admin/keys", WRITE, keys::create),
     route!(DELETE "/v1/admin/keys/{kid}", WRITE, keys::delete),
+    route!(GET "/v1/admin/webhooks", READ, webhooks::all),
+    route!(POST "/v1/admin/webhooks", WRITE, webhooks::create),
+    route!(GET "/v1/admin/webhooks/{id}", READ, webhooks::get),
+    route!(PUT "/v1/admin/webhooks/{id}", WRITE, webhooks::put),
+    route!(DELETE "/v1/admin/webhooks/{id}", WRITE, webhooks::delete),
+    route!(POST "/v1/admin/webhooks/{id}/secret", WRITE, webhooks::renew_secret),
+    route!(POST "/v1/admin/webhooks/{id}/test", WRITE, webhooks::test),
+    route!(GET "/v1/admin/webhooks/{id}/deliveries", READ, webhooks::deliveries),
+    route!(POST "/v1/admin/webhooks/{id}/deliveries/{message}/retry", WRITE, webhooks::retry),
     route!(GET "/v1/admin/clock", READ, clock::get),
     route!(PUT "/v1/admin/clock", WRITE, clock::put),
     route!(POST "/v1/admin/capacity/check", READ, capacity::check),

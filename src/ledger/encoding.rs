@@ -40,11 +40,12 @@ impl RecordKind {
             Self::Settings => "settings",
             Self::Key => "key",
             Self::MakeGood => "make_good",
+            Self::Webhook => "webhook",
         }
     }
 
     pub(super) fn parse(text: &str) -> Result<Self, LedgerError> {
-        [Self::Plan, Self::Pool, Self::Models, Self::Settings, Self::Key, Self::MakeGood]
+        [Self::Plan, Self::Pool, Self::Models, Self::Settings, Self::Key, Self::MakeGood, Self::Webhook]
             .into_iter()
             .find(|kind| kind.as_str() == text)
             .ok_or_else(|| LedgerError::Corrupt(format!("a record of the unknown kind {text:?}")))
@@ -148,6 +149,8 @@ pub(super) fn audited_action(record: &Record) -> &'static str {
         (RecordKind::Key, Some(_)) => "key.create",
         (RecordKind::Key, None) => "key.delete",
         (RecordKind::MakeGood, _) => "make_good.put",
+        (RecordKind::Webhook, Some(_)) => "webhook.put",
+        (RecordKind::Webhook, None) => "webhook.delete",
     }
 }
 

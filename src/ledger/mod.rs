@@ -17,6 +17,7 @@ mod rights;
 mod sql;
 mod sqlite;
 mod tallies;
+mod webhooks;
 
 pub use activity::{Mover, MoversQuery, SLOT_MS, SLOTS_KEPT, UsedSlot};
 pub use changes::{Bucket, Changed, Changes, Told, What};
@@ -34,6 +35,10 @@ pub use sqlite::{Durability, Inspection, SqliteLedger, inspect};
 pub use tallies::{
     ActiveUsers, Comparison, FAILED_MAX, Failed, Grounds, OTHER, OTHERS, Output, RECENT_MAX, RefusalCount,
     RefusedCall, RefusedGroup, RefusedMinute, RefusedUser, THEIRS_MAX, Tally, Word,
+};
+pub use webhooks::{
+    Alert, DeliveriesQuery, Delivery, DeliveryState, Keeping, Message, Telling, ToldDoubts, Tried, Webhooks,
+    Write,
 };
 
 use std::sync::Arc;
@@ -199,13 +204,14 @@ pub enum RecordKind {
     Key,
     /// Extra amounts for many users at once.
     MakeGood,
+    Webhook,
 }
 
-/// One version of a plan, pool, the models, the settings, a key or a make-good.
+/// One version of a plan, pool, the models, the settings, a key, a make-good or a webhook.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
     pub kind: RecordKind,
-    /// Plan id, pool id, kid, the id of a make-good; empty for models and settings.
+    /// Plan id, pool id, kid, the id of a make-good or a webhook; empty for models and settings.
     pub id: String,
     pub version: u32,
     /// JSON; `None` marks a deletion.
@@ -248,7 +254,7 @@ pub struct Note {
 
 /// The durable truth. Every method is atomic; what has returned `Ok` survives
 /// kill -9 (and power loss with durability `commit`).
-pub trait Ledger: Reports + Exports {
+pub trait Ledger: Reports + Exports + Webhooks {
     /// Writes all changes in one transaction.
     fn commit(&self, changes: Vec<Change>) -> Answer<'_, ()>;
     /// As [`commit`](Self::commit), and in the same transaction the slot on

@@ -16,12 +16,14 @@ pub mod telling;
 pub mod tenancy;
 pub mod upstream;
 pub mod waiting;
+pub mod webhooks;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::engine::{Engine, Ticket};
 use crate::ledger::Ledger;
+use crate::outbound::Courier;
 
 pub use access::identity::{Caller, Scopes};
 pub(crate) use access::key_files::decode_server_key;
@@ -62,6 +64,8 @@ pub struct Service {
     /// Changes came on record, by whomever.
     drained: tokio::sync::Notify,
     news: news::News,
+    /// Sends what webhooks are told.
+    courier: Courier,
     /// Where checks of this node wait.
     pub rooms: waiting::Rooms,
     /// A tenant was deleted.
@@ -102,6 +106,7 @@ impl Service {
             stopping: AtomicBool::new(false),
             drained: tokio::sync::Notify::new(),
             news: news::News::default(),
+            courier: Courier::default(),
             rooms: waiting::Rooms::default(),
             purge_due: tokio::sync::Notify::new(),
             test_clock_moved: tokio::sync::Notify::new(),

@@ -79,6 +79,7 @@ impl Application {
             running.service.start_booking(),
             running.service.start_sweeper(),
             running.service.start_purging(),
+            running.service.start_sending(),
             running.registry.start_polling(),
         ];
         background.extend(config.keep_holds.map(|keep| running.service.start_pruning(keep)));

@@ -22,6 +22,7 @@ pub mod refusals;
 pub mod settings;
 pub mod tenants;
 pub mod users;
+pub mod webhooks;
 
 use super::call::Call;
 use super::page::MAX_PAGE;

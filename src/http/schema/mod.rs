@@ -12,6 +12,7 @@ mod movers;
 mod preview;
 mod records;
 mod rights;
+mod webhooks;
 
 pub use admin::*;
 pub use calls::*;
@@ -23,3 +24,4 @@ pub use movers::*;
 pub use preview::*;
 pub use records::*;
 pub use rights::*;
+pub use webhooks::*;

@@ -22,7 +22,7 @@ use super::sql::doubts::Walk;
 use super::sql::read::{self, Query};
 use super::sql::{
     Failure, audit, changes, commit, conditions, deleting, erasing, history, orgs, pruning, records, slots,
-    users, users_many,
+    users, users_many, webhooks,
 };
 use super::{
     Answer, AuditEntry, AuditQuery, Change, Changed, Changes, DoubtPage, DoubtQuery, Erasure, History,
@@ -90,8 +90,9 @@ macro_rules! administer {
     }};
 }
 
-// After the macros, which it uses.
+// After the macros, which they use.
 mod exports;
+mod outbox;
 mod reports;
 
 /// Looks at a database without changing it: its place without the password, and
@@ -128,8 +129,7 @@ impl PostgresLedger {
         new
     }
 
-    async fn put(&self, changes: &[Change], fence: Option<Fence>) -> Result<(), LedgerError> {
-        let batch = Batch::of(changes)?;
+    async fn put(&self, batch: Batch, fence: Option<Fence>) -> Result<(), LedgerError> {
         if batch.is_empty() && fence.is_none() {
             return Ok(());
         }
@@ -167,16 +167,17 @@ async fn store(
     slots::move_on(connection, fence).await?;
     commit::write_users(connection, &batch.users).await?;
     commit::write_taken(connection, firsts).await?;
-    commit::write_batch(connection, batch).await
+    commit::write_batch(connection, batch).await?;
+    webhooks::tell(connection, &batch.telling).await
 }
 
 impl Ledger for PostgresLedger {
     fn commit(&self, changes: Vec<Change>) -> Answer<'_, ()> {
-        async move { self.put(&changes, None).await }.boxed()
+        async move { self.put(Batch::of(&changes)?, None).await }.boxed()
     }
 
     fn commit_fenced(&self, changes: Vec<Change>, fence: Fence) -> Answer<'_, ()> {
-        async move { self.put(&changes, Some(fence)).await }.boxed()
+        async move { self.put(Batch::of(&changes)?, Some(fence)).await }.boxed()
     }
 
     fn slot(&self, tenant: TenantRef) -> Answer<'_, Slot> {

@@ -11,7 +11,7 @@ use crate::domain::charge::AccountKey;
 use crate::domain::hold::Hold;
 use crate::domain::quantity::MAX_AMOUNT;
 use crate::ledger::encoding::pack_hold;
-use crate::ledger::{Change, LedgerError, UsageDelta};
+use crate::ledger::{Change, LedgerError, Telling, UsageDelta};
 
 /// Sums of usage stay within +- this: exact in JSON, and two of them always
 /// add without overflow.
@@ -34,6 +34,9 @@ pub struct Batch {
     /// to the tables at once.
     #[serde(skip)]
     pub moved: BTreeSet<[u8; 16]>,
+    /// What webhooks are told of it: written at once, too.
+    #[serde(skip)]
+    pub telling: Telling,
 }
 
 /// By tenant and id.
@@ -132,7 +135,7 @@ impl Batch {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.holds.is_empty() && self.accounts.is_empty() && self.usage.is_empty()
+        self.holds.is_empty() && self.accounts.is_empty() && self.usage.is_empty() && self.telling.is_empty()
     }
 
     /// Whether anything in it belonged to somebody else before.

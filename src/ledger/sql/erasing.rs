@@ -3,9 +3,9 @@
 use super::audit::{self, AuditRow};
 use super::read::named;
 use super::records::refuse_deleted;
-use super::users;
 use super::{Columns, Failure, Sql, each, get, values};
 use super::{activity, tallies, totals};
+use super::{users, webhooks};
 use crate::domain::charge::TenantRef;
 use crate::domain::hold::Hold;
 use crate::domain::ids::{HoldId, UserId};
@@ -43,6 +43,8 @@ pub async fn begin(
     let values = values![tenant.0, erasure.user.shared(), erasure.pseudonym.shared()];
     connection.execute(text, values).await?;
     note(connection, tenant, erasure, written.at).await?;
+    webhooks::forget_user(connection, tenant, &erasure.user).await?;
+    webhooks::rename_alerts(connection, tenant, &erasure.user, &erasure.pseudonym).await?;
     let old = Some(audited_user(&user).to_string());
     audit_row(connection, tenant, erasure, ("user.erase", old), written).await?;
     audit::next_revision(connection).await.map(drop)
@@ -166,6 +168,8 @@ pub async fn end(
     let values = values![tenant.0, erasure.user.shared(), erasure.pseudonym.shared()];
     connection.execute(text, values).await?;
     look_at(connection, tenant, &erasure.pseudonym, at).await?;
+    // What was on its way when the erasure began may have come.
+    webhooks::forget_user(connection, tenant, &erasure.user).await?;
     under_way_no_more(connection, tenant, erasure).await?;
     audit::next_revision(connection).await.map(drop)
 }
@@ -193,6 +197,7 @@ pub async fn return_user(
     if connection.execute(text, values).await? == 0 {
         return Err(LedgerError::Conflict.into());
     }
+    webhooks::rename_alerts(connection, tenant, &erasure.pseudonym, &erasure.user).await?;
     under_way_no_more(connection, tenant, erasure).await?;
     audit_row(connection, tenant, erasure, ("user.return", None), written).await?;
     audit::next_revision(connection).await.map(drop)
@@ -214,5 +219,6 @@ pub async fn forget(connection: &mut impl Sql, tenant: TenantRef, pseudonym: &Us
     connection.execute(text, values![tenant.0, pseudonym.shared()]).await?;
     let text = "DELETE FROM accounts WHERE tenant = $1 AND scope = 0 AND owner = $2";
     connection.execute(text, values![tenant.0, pseudonym.shared()]).await?;
+    webhooks::forget_alerts(connection, tenant, pseudonym).await?;
     audit::next_revision(connection).await.map(drop)
 }

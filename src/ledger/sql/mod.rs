@@ -31,6 +31,7 @@ pub(super) mod totals;
 pub(super) mod users;
 pub mod users_many;
 mod value;
+pub(super) mod webhooks;
 
 use std::future::Future;
 

@@ -27,6 +27,7 @@ use crate::ledger::sql::batch::Batch;
 use crate::ledger::sql::commit::{write_batch, write_taken, write_users};
 use crate::ledger::sql::read::Query;
 use crate::ledger::sql::slots::move_on;
+use crate::ledger::sql::webhooks;
 
 /// When changes are written to the tables, and in which portions.
 #[derive(Debug, Clone, Copy)]
@@ -163,6 +164,7 @@ impl Journal {
             write_taken(&mut *transaction, &firsts).await?;
             let rows = batch.holds.len() + batch.accounts.len();
             write_batch(&mut *transaction, &batch).await?;
+            webhooks::tell(&mut *transaction, &batch.telling).await?;
             transaction.commit().await?;
             Ok::<_, Failure>(rows)
         };
@@ -201,7 +203,8 @@ impl Journal {
         let number = self.tail().newest() + 1;
         let mut unseen = Unseen { is_unsure: &self.is_unsure, is_seen: false };
         // One statement is a transaction by itself: no BEGIN, no COMMIT.
-        if batch.users.is_empty() && firsts.is_empty() && fence.is_none() {
+        let is_alone = batch.users.is_empty() && batch.telling.is_empty() && firsts.is_empty();
+        if is_alone && fence.is_none() {
             commit::append(lane.connection()?, number, body).await?;
         } else {
             let mut transaction = lane.begin().await?;
@@ -209,6 +212,7 @@ impl Journal {
             move_on(&mut *transaction, fence).await?;
             write_users(&mut *transaction, &batch.users).await?;
             write_taken(&mut *transaction, firsts).await?;
+            webhooks::tell(&mut *transaction, &batch.telling).await?;
             transaction.commit().await?;
         }
         // Still in the lane: whoever has it finds tail and journal agree.

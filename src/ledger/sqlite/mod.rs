@@ -11,6 +11,7 @@ mod exports;
 mod inspect;
 mod journal;
 mod open;
+mod outbox;
 mod purging;
 mod reports;
 mod statement;

@@ -29,6 +29,8 @@ pub(in crate::service) struct KeyFiles {
     sealing: Zeroizing<[u8; 32]>,
     /// Makes the pseudonyms of erased users.
     naming: Zeroizing<[u8; 32]>,
+    /// Makes the secrets of webhooks.
+    signing: Zeroizing<[u8; 32]>,
     /// The server's secret was made just now: nothing older rests on it.
     is_new: bool,
 }
@@ -53,6 +55,7 @@ impl KeyFiles {
             hashing: derive("apportion 2026-11 hash of API keys"),
             sealing: derive("apportion 2026-11 encryption of shared secrets"),
             naming: derive("apportion 2026-11 pseudonyms of erased users"),
+            signing: derive("apportion 2026-11 secrets of webhooks"),
             is_new,
         })
     }
@@ -99,6 +102,15 @@ impl KeyFiles {
         hasher.update(user.as_str().as_bytes());
         let hash = hasher.finalize();
         u64::from_le_bytes(std::array::from_fn(|i| hash.as_bytes()[i]))
+    }
+
+    /// The secret of a webhook, of which there is one a generation.
+    pub fn webhook_secret(&self, tenant: TenantRef, webhook: &str, generation: u32) -> Zeroizing<[u8; 32]> {
+        let mut hasher = blake3::Hasher::new_keyed(&self.signing);
+        hasher.update(&tenant.0.to_le_bytes());
+        hasher.update(&generation.to_le_bytes());
+        hasher.update(webhook.as_bytes());
+        Zeroizing::new(*hasher.finalize().as_bytes())
     }
 
     /// Encrypts a shared secret for the key `kid`.

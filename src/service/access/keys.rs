@@ -354,7 +354,7 @@ fn new_record(kid: String, record: &KeyRecord, written: Written) -> Record {
     }
 }
 
-fn new_kid() -> Result<String, ServiceError> {
+pub(in crate::service) fn new_kid() -> Result<String, ServiceError> {
     let bytes = random::<KID_LENGTH>().map_err(no_randomness)?;
     Ok(bytes.iter().map(|byte| char::from(KID_ALPHABET[usize::from(byte % 32)])).collect())
 }

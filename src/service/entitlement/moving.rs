@@ -98,10 +98,15 @@ impl Registry {
                 }
                 _ => {}
             }
+            let mut before = user.clone();
+            fold(&mut before, now);
+            let before = (before.version > 0).then_some(before);
             let start = if is_first { now } else { starts_at(tenant, &user, &change, next_window, now)? };
             plan_moves(&mut user, &change, start, now)?;
             user.plan_sequence = change.sequence;
-            if let Some(user) = self.store_user(tenant, user, now, by, change.reason.clone()).await? {
+            if let Some(user) =
+                self.store_user(tenant, (before.as_ref(), user), now, by, change.reason.clone()).await?
+            {
                 return Ok(PlanChanged { user, stale: false });
             }
         }
@@ -140,7 +145,7 @@ impl Registry {
         fold(&mut moved, now);
         if moved != user {
             // Whoever wrote first has done it.
-            self.store_user(tenant, moved, now, BY_SCHEDULE, None).await?;
+            self.store_user(tenant, (Some(&moved.clone()), moved), now, BY_SCHEDULE, None).await?;
         }
         Ok(())
     }

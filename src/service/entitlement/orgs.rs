@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::domain::document::{Fault, Node};
 use crate::domain::ids::Name;
 use crate::domain::time::Zone;
-use crate::ledger::{LedgerError, Org, Written};
+use crate::ledger::{LedgerError, Org, Write, Written};
 
 use super::moving::{drop_empty, drop_ended};
 use super::profiles::OrgProfile;
@@ -88,6 +88,7 @@ impl Registry {
                 return Err(ServiceError::ChangedMeanwhile);
             }
             let mut org = stored.unwrap_or_else(|| new_org(id, now));
+            let plan_before = org.plan.clone();
             if let Some(rights) = &mut org.rights {
                 drop_ended(rights, now);
             }
@@ -99,7 +100,8 @@ impl Registry {
             drop_empty(&mut org.rights);
             org.version += 1;
             let written = Written { at: now, by: by.to_owned(), reason: reason.clone() };
-            let result = self.writer.put_org(tenant.number, org, written).await;
+            let messages = self.told_of_org(tenant, plan_before.as_ref(), &org, &written);
+            let result = self.write_told(tenant, Write::Org(Box::new(org), written), messages).await;
             self.forget_org(tenant.number, id);
             self.watchers.org_changed(tenant.number, id);
             match result {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::domain::document::{Fault, Node, Reader};
 use crate::domain::ids::{Name, UserId};
 use crate::domain::time::{Millis, Zone};
-use crate::ledger::{LedgerError, Month, Record, Signals, User, UserQuery, Written};
+use crate::ledger::{LedgerError, Month, Record, Signals, User, UserQuery, Write, Written};
 
 use super::moving::{drop_empty, fold, move_to, set_schedule};
 use super::profiles::Profile;
@@ -182,13 +182,17 @@ impl Registry {
                 Some(user) => user,
                 None => new_user(tenant, id, plan, now)?,
             };
+            let is_new = user.version == 0;
             fold(&mut user, now);
+            let before = (!is_new).then(|| user.clone());
             let told = match change(&mut user)? {
                 Outcome::Changed(told) => told,
                 Outcome::AsBefore(told) => return Ok((Arc::new(Profile::of(user)), told)),
             };
             drop_empty(&mut user.rights);
-            if let Some(profile) = self.store_user(tenant, user, now, by, reason.clone()).await? {
+            if let Some(profile) =
+                self.store_user(tenant, (before.as_ref(), user), now, by, reason.clone()).await?
+            {
                 return Ok((profile, told));
             }
         }
@@ -225,11 +229,12 @@ impl Registry {
     }
 
     /// Writes the next version of a user, and reads it back; `None` when
-    /// somebody else wrote first.
+    /// somebody else wrote first. `before`: the record with all that had come by
+    /// now.
     pub(super) async fn store_user(
         &self,
         tenant: &Tenant,
-        mut user: User,
+        (before, mut user): (Option<&User>, User),
         now: Millis,
         by: &str,
         reason: Option<String>,
@@ -237,7 +242,9 @@ impl Registry {
         user.version += 1;
         let (id, version) = (user.id.clone(), user.version);
         let written = Written { at: now, by: by.to_owned(), reason };
-        let result = self.writer.put_user(tenant.number, user, written).await;
+        let told = self.told_of_user(tenant, before, &user, &written);
+        let write = Write::User(Box::new(user), written);
+        let result = self.write_told(tenant, write, told).await;
         self.forget_user(tenant.number, &id);
         match result {
             Ok(()) => {

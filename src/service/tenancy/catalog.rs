@@ -25,6 +25,7 @@ use crate::service::entitlement::plans::{
 use crate::service::error::ServiceError;
 use crate::service::learning::Outputs;
 use crate::service::upstream::conditions::{Kept, Observed};
+use crate::service::webhooks::Webhook;
 
 /// All versions of records, newest first, by kind and id.
 pub(super) type Earlier = HashMap<(RecordKind, String), Vec<Record>>;
@@ -141,6 +142,7 @@ pub struct Catalog {
     pub pools: Vec<Arc<PoolEntry>>,
     pub models: Arc<Models>,
     pub models_version: u32,
+    pub webhooks: Vec<Arc<Webhook>>,
     /// The tenant's zones of before, with the instants until which they held,
     /// ascending.
     pub(in crate::service) zones: Vec<(Millis, Arc<Zone>)>,
@@ -220,6 +222,7 @@ impl Catalog {
             pools: Vec::new(),
             models: Arc::new(Models::default()),
             models_version: 0,
+            webhooks: Vec::new(),
             zones: Vec::new(),
         }
     }
@@ -259,6 +262,9 @@ impl Catalog {
             let entry = new.pool_of(record, before, earlier)?;
             new.pools.push(entry);
         }
+        for record in of_kind(RecordKind::Webhook) {
+            new.webhooks.push(Arc::new(Webhook::read(record)?));
+        }
         new.pools.sort_by(|a, b| a.pool.id.cmp(&b.pool.id));
         new.with_conditions(conditions, before)
     }
@@ -273,7 +279,9 @@ impl Catalog {
                 RecordKind::Plan => self.plan_named(&record.id).map_or(0, |plan| plan.newest().version),
                 RecordKind::Settings => self.settings_version,
                 RecordKind::Pool => self.pool_named(&record.id).map_or(0, |entry| entry.version),
-                RecordKind::Models | RecordKind::Key | RecordKind::MakeGood => return false,
+                RecordKind::Models | RecordKind::Key | RecordKind::MakeGood | RecordKind::Webhook => {
+                    return false;
+                }
             };
             record.version > 1 && known != record.version && known + 1 != record.version
         })

@@ -9,7 +9,7 @@ use crate::domain::document::{Fault, Node, Reader};
 use crate::domain::ids::Name;
 use crate::domain::plan::{LintWarning, Models, Pool, Sheet};
 use crate::domain::time::Millis;
-use crate::ledger::{LedgerError, Record, RecordKind, Written};
+use crate::ledger::{self, LedgerError, Message, Record, RecordKind, Written};
 
 use super::catalog::{Catalog, PoolEntry, Tenant};
 use super::reason::{optional_reason, required_reason};
@@ -207,13 +207,18 @@ impl Registry {
         }
         let reason = put.reason.clone();
         let write = Write { kind: RecordKind::Plan, id: id.as_str(), expected, by, reason };
-        let body = |catalog: &Catalog| {
+        let make = |catalog: &Catalog, version: u32| {
             room_for_plan(catalog, &id)?;
-            let mut body = put.sheet.to_json();
-            put.terms(catalog.plan(&id), tenant.now()).describe(&mut body);
-            Ok(body.to_string())
+            let (mut body, written_at) = (put.sheet.to_json(), tenant.now());
+            let terms = put.terms(catalog.plan(&id), written_at);
+            terms.describe(&mut body);
+            let record = VersionRecord { version, written_at, revision: 0, terms };
+            let plan = PlanVersion::new(put.sheet.clone(), record, &catalog.models);
+            let (at, why) = (plan.effective_at(catalog), (by, put.reason.as_deref()));
+            let told = self.told_of_sheet(tenant, &plan, at, why);
+            Ok(Made { body: Some(body.to_string()), told })
         };
-        let catalog = self.write(tenant, write, body).await?;
+        let catalog = self.write_made(tenant, write, make).await?;
         let plan = catalog.plan(&id).ok_or_else(|| unreadable("plan"))?;
         Ok(PlanWritten { plan: plan.newest().clone(), warnings })
     }
@@ -319,6 +324,17 @@ impl Registry {
         write: Write<'_>,
         body: impl Fn(&Catalog) -> Result<String, ServiceError> + Send,
     ) -> Result<Arc<Catalog>, ServiceError> {
+        self.write_made(tenant, write, move |catalog, _| body(catalog).map(Made::body)).await
+    }
+
+    /// The same with what webhooks are told of it; `make` gets the version that
+    /// it is to be.
+    pub(in crate::service) async fn write_made(
+        &self,
+        tenant: &Arc<Tenant>,
+        write: Write<'_>,
+        make: impl Fn(&Catalog, u32) -> Result<Made, ServiceError> + Send,
+    ) -> Result<Arc<Catalog>, ServiceError> {
         let _turn = tenant.changing.lock().await;
         for _ in 0..TRIES {
             let catalog = tenant.catalog();
@@ -327,16 +343,17 @@ impl Registry {
                 return Err(ServiceError::ChangedMeanwhile);
             }
             let now = tenant.now();
+            let Made { body, told } = make(&catalog, version + 1)?;
             let record = Record {
                 kind: write.kind,
                 id: write.id.to_owned(),
                 version: version + 1,
-                body: Some(body(&catalog)?),
+                body,
                 effective_at: now,
                 written: Written { at: now, by: write.by.to_owned(), reason: write.reason.clone() },
                 revision: 0,
             };
-            match self.writer.put_record(Some(tenant.number), record).await {
+            match self.write_told(tenant, ledger::Write::Record(record), told).await {
                 Ok(()) => {
                     self.read_own_write(tenant).await?;
                     return Ok(tenant.catalog());
@@ -347,16 +364,49 @@ impl Registry {
         }
         Err(ServiceError::ChangedMeanwhile)
     }
+
+    /// Writes, and sees to it that what webhooks are told is sent.
+    pub(in crate::service) async fn write_told(
+        &self,
+        tenant: &Tenant,
+        write: ledger::Write,
+        told: Vec<Message>,
+    ) -> Result<(), LedgerError> {
+        let tells = !told.is_empty();
+        self.writer.write_telling(tenant.number, write, told).await?;
+        if tells {
+            self.outbox.due.notify_one();
+        }
+        Ok(())
+    }
 }
 
 /// Which record is written, by whom and why.
-struct Write<'a> {
-    kind: RecordKind,
+pub(in crate::service) struct Write<'a> {
+    pub kind: RecordKind,
     /// Empty for models and settings.
-    id: &'a str,
-    expected: Option<u32>,
-    by: &'a str,
-    reason: Option<String>,
+    pub id: &'a str,
+    /// The version that it must have; `None`: any.
+    pub expected: Option<u32>,
+    pub by: &'a str,
+    pub reason: Option<String>,
+}
+
+/// A record's next version.
+pub(in crate::service) struct Made {
+    /// `None`: a deletion.
+    pub body: Option<String>,
+    pub told: Vec<Message>,
+}
+
+impl Made {
+    pub fn body(body: String) -> Self {
+        Self { body: Some(body), told: Vec::new() }
+    }
+
+    pub fn deletion() -> Self {
+        Self { body: None, told: Vec::new() }
+    }
 }
 
 fn version_of(catalog: &Catalog, kind: RecordKind, id: &str) -> u32 {
@@ -369,6 +419,7 @@ fn version_of(catalog: &Catalog, kind: RecordKind, id: &str) -> u32 {
         }
         RecordKind::Models => catalog.models_version,
         RecordKind::Settings => catalog.settings_version,
+        RecordKind::Webhook => catalog.webhook(id).map_or(0, |webhook| webhook.version),
         RecordKind::Key | RecordKind::MakeGood => 0,
     }
 }

@@ -9,6 +9,8 @@ pub mod catalog_writes;
 pub mod clock;
 #[cfg(test)]
 pub(super) mod fake_ledger;
+#[cfg(test)]
+mod fake_outbox;
 pub(super) mod following;
 pub(super) mod ingress;
 pub(super) mod installation;

@@ -31,6 +31,7 @@ use crate::service::entitlement::profiles::{
 use crate::service::error::ServiceError;
 use crate::service::telling::watchers::Watchers;
 use crate::service::upstream::conditions::Conditions;
+use crate::service::webhooks::Outbox;
 
 /// Past versions of model lists that are kept at hand, of all tenants.
 const PAST_MODELS_MAX: usize = 256;
@@ -68,6 +69,7 @@ pub struct Registry {
     /// Users who want to know of changes.
     pub watchers: Arc<Watchers>,
     pub conditions: Conditions,
+    pub outbox: Outbox,
     past_models: Cache<(TenantRef, u32), Arc<Models>>,
     refreshing: tokio::sync::Mutex<()>,
     refreshes_begun: AtomicU64,
@@ -107,6 +109,7 @@ impl Registry {
             channel,
             watchers: Arc::default(),
             conditions: Conditions::default(),
+            outbox: Outbox::default(),
             past_models: Cache::new(PAST_MODELS_MAX, PAST_MODELS_MAX),
             refreshing: tokio::sync::Mutex::default(),
             refreshes_begun: AtomicU64::new(0),
@@ -190,7 +193,7 @@ impl Registry {
         self.known_tenant(id).ok_or(ServiceError::NotFound("tenant"))
     }
 
-    pub(super) fn tenant_numbered(&self, number: TenantRef) -> Option<Arc<Tenant>> {
+    pub(in crate::service) fn tenant_numbered(&self, number: TenantRef) -> Option<Arc<Tenant>> {
         self.tenants.read().by_id.values().find(|tenant| tenant.number == number).cloned()
     }
 

@@ -15,7 +15,7 @@ use crate::domain::charge::TenantRef;
 use crate::domain::ids::{TenantId, UserId};
 use crate::domain::time::Millis;
 use crate::ledger::{
-    Answer, Changed, Erasure, Ledger, LedgerError, Note, Org, PoolCondition, Record, TenantRow, User, Written,
+    Answer, Changed, Erasure, Ledger, LedgerError, Message, Record, TenantRow, User, Write, Written,
 };
 
 /// Whoever is more revisions behind reads everything.
@@ -61,10 +61,6 @@ impl Writer {
         Self { ledger, channel, gate, own, known }
     }
 
-    pub async fn put_user(&self, tenant: TenantRef, user: User, written: Written) -> Result<(), LedgerError> {
-        self.counted(|ledger| ledger.put_user(tenant, user, written)).await
-    }
-
     pub async fn put_users(
         &self,
         tenant: TenantRef,
@@ -106,21 +102,8 @@ impl Writer {
         self.counted(|ledger| ledger.forget_erased(tenant, id)).await
     }
 
-    pub async fn put_org(&self, tenant: TenantRef, org: Org, written: Written) -> Result<(), LedgerError> {
-        self.counted(|ledger| ledger.put_org(tenant, org, written)).await
-    }
-
     pub async fn put_record(&self, tenant: Option<TenantRef>, record: Record) -> Result<(), LedgerError> {
         self.counted(|ledger| ledger.put_record(tenant, record)).await
-    }
-
-    pub async fn put_condition(
-        &self,
-        tenant: TenantRef,
-        condition: PoolCondition,
-        noted: Option<(Note, Written)>,
-    ) -> Result<(), LedgerError> {
-        self.counted(|ledger| ledger.put_condition(tenant, condition, noted)).await
     }
 
     pub async fn create_tenant(
@@ -152,6 +135,17 @@ impl Writer {
 
     pub async fn delete_tenant(&self, tenant: TenantRef, written: Written) -> Result<(), LedgerError> {
         self.counted(|ledger| ledger.delete_tenant(tenant, written)).await
+    }
+
+    /// Writes a user, an org, a record or a pool's condition, and what webhooks are
+    /// told of it.
+    pub async fn write_telling(
+        &self,
+        tenant: TenantRef,
+        write: Write,
+        messages: Vec<Message>,
+    ) -> Result<(), LedgerError> {
+        self.counted(|ledger| ledger.write_telling(tenant, write, messages)).await
     }
 
     /// Counts the write as ours once it is known to be on record. One of which

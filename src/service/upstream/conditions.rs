@@ -17,7 +17,7 @@ use crate::domain::ids::Name;
 use crate::domain::plan::{Limit, Rule};
 use crate::domain::quantity::Ppm;
 use crate::domain::time::Millis;
-use crate::ledger::{LedgerError, Note, PoolCondition, Written};
+use crate::ledger::{LedgerError, Note, PoolCondition, Write, Written};
 use crate::service::entitlement::figures::without_spans;
 use crate::service::error::ServiceError;
 use crate::service::tenancy::catalog::{Catalog, PoolEntry, Tenant};
@@ -256,7 +256,8 @@ impl Registry {
             let noted = noted.as_ref().map(|Noted { note, by, reason }| {
                 (note.clone(), Written { at: now, by: (*by).to_owned(), reason: reason.clone() })
             });
-            match self.writer.put_condition(tenant.number, stored.clone(), noted).await {
+            let told = self.told_of_pool(tenant, (known.condition(), &condition), &stored, now);
+            match self.write_told(tenant, Write::Condition(stored.clone(), noted), told).await {
                 Ok(()) => {
                     self.told_of_change(tenant, known.condition(), &condition, pool, now);
                     let catalog = tenant.catalog();

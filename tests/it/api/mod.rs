@@ -61,6 +61,7 @@ mod users;
 mod vectors;
 mod versions;
 mod waiting;
+mod webhooks;
 mod who;
 mod why;
 mod zones;

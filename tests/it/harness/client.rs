@@ -162,6 +162,19 @@ impl Client {
         self.post(&format!("/v1/admin/{of}/grants"), &with_reason(body)).await
     }
 
+    pub async fn add_webhook(&self, url: &str, events: &[&str]) -> Value {
+        let reply = self.post("/v1/admin/webhooks", &json!({"url": url, "events": events})).await;
+        assert_eq!(reply.status, 201, "{}", reply.text);
+        reply.ok()
+    }
+
+    /// Of a webhook, the newest first.
+    pub async fn deliveries(&self, webhook: &Value) -> Vec<Value> {
+        let id = webhook["id"].as_str().expect("a webhook");
+        let page = self.get(&format!("/v1/admin/webhooks/{id}/deliveries?limit=500")).await.ok();
+        page["data"].as_array().expect("a list").clone()
+    }
+
     pub async fn put_org(&self, org: &str, body: Value) -> Reply {
         self.put(&format!("/v1/admin/orgs/{}", percent(org)), &with_reason(body)).await
     }

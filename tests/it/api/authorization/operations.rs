@@ -23,6 +23,7 @@ impl Names {
             ("tenants", "id") => "no-such-tenant",
             ("make-goods", "id") => "outage",
             ("webhooks", "id") => "no-such-webhook",
+            (_, "message") => "no-such-message",
             (_, "user") => "u",
             (_, "org") => "acme",
             (_, "kid") => &self.kid,
