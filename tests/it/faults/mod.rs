@@ -1,6 +1,7 @@
 //! Killed in the middle, crowded from all sides: the figures stay right.
 
 mod deletion;
+mod exporter;
 mod kill;
 mod nodes;
 mod outage;
