@@ -55,6 +55,7 @@ mod shared;
 mod shipped;
 mod slots;
 mod stream;
+mod sums;
 mod trials;
 mod usage;
 mod users;
