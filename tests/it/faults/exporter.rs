@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
+use super::exporting::{Life, Receiver, export};
 use super::process::Process;
-use crate::harness::exporting::{Life, Receiver, export};
 use crate::harness::sheets::Sheet;
 use crate::harness::{Client, Pair, cli, number_from_env, percent, row};
 use crate::model::rng::Rng;

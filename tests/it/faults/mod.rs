@@ -2,6 +2,7 @@
 
 mod deletion;
 mod exporter;
+mod exporting;
 mod kill;
 mod nodes;
 mod outage;

@@ -5,7 +5,6 @@ pub mod behind;
 mod client;
 pub mod compare;
 pub mod events;
-pub mod exporting;
 pub mod lasting;
 mod office;
 mod pair;

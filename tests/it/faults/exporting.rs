@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 
-use super::Client;
+use crate::harness::Client;
 use crate::model::rng::Rng;
 
 /// What was handed on.
