@@ -125,7 +125,8 @@ fn fill(users: i32, days: std::ops::Range<i32>, is_postgres: bool) -> Vec<String
     let with = if is_postgres { "" } else { &recursive };
     let mut texts: Vec<String> = days
         .map(|day| {
-            let step = 7_919 + 2 * i64::from(day);
+            // Neither even nor a multiple of five: each user once, if they are a power of ten.
+            let step = 10 * (791 + i64::from(day)) + 1;
             format!(
                 "INSERT INTO day_totals {with} SELECT 1, 0, {day}, 'user_' || n, 1, i, o, i + o, 3 * (i + 5 * o),
                      CASE WHEN n % 50 = {day} % 50 THEN 1 ELSE 0 END

@@ -268,6 +268,14 @@ fn violation(limit: &Limit, row: &LimitRow, short: &Shortfall, now: Millis) -> V
     }
 }
 
+/// What a limit refuses with when it is used up for now.
+pub fn usual_code(limit: &Limit) -> Code {
+    match limit.rule {
+        Rule::Window { .. } => code(limit, Remedy::Reset { resets_at: None }),
+        _ => code(limit, Remedy::Wait { retry_after_ms: 0 }),
+    }
+}
+
 fn code(limit: &Limit, remedy: Remedy) -> Code {
     match (remedy, &limit.rule) {
         (Remedy::Never { .. }, _) => Code::ExceedsCapacity,

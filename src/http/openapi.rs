@@ -10,7 +10,7 @@ use utoipa::{Modify, OpenApi};
 
 use super::admin::{
     capacity, clock, consumers, doubts, events, keys, make_goods, models, movers, orgs, outputs, plans,
-    pools, preview, records, refusals, settings, tenants, users, webhooks,
+    pools, preview, records, refusals, settings, tenants, tuning, users, webhooks,
 };
 use super::{check, feedback, health, holds, problem, quota, usage};
 
@@ -25,7 +25,7 @@ use super::{check, feedback, health, holds, problem, quota, usage};
         holds::settle, holds::settle_batch, holds::release, holds::extend, holds::get, holds::find,
         usage::record,
         quota::of_user, quota::of_me, quota::stream,
-        plans::all, plans::get, plans::put, plans::versions, plans::restore, preview::preview,
+        plans::all, plans::get, plans::put, plans::versions, plans::restore, preview::preview, tuning::get,
         users::all, users::get, users::put, users::erase, users::change_plan, users::put_overrides, users::grant,
         orgs::get, orgs::put, orgs::quota, orgs::put_overrides, orgs::grant,
         records::user_ledger, refusals::explain, make_goods::all, make_goods::get, make_goods::put, make_goods::undo, records::audit, records::decisions, records::features, consumers::consumers, consumers::duplicates,

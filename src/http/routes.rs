@@ -11,7 +11,7 @@ use futures_util::future::LocalBoxFuture;
 
 use super::admin::{
     capacity, clock, consumers, doubts, events, keys, make_goods, models, movers, orgs, outputs, plans,
-    pools, preview, records, refusals, settings, tenants, users, webhooks,
+    pools, preview, records, refusals, settings, tenants, tuning, users, webhooks,
 };
 use super::auth::Access;
 use super::call::Call;
@@ -79,6 +79,7 @@ pub static ROUTES: &[Route] = &[
     route!(GET "/v1/admin/plans/{id}", READ, plans::get),
     route!(PUT "/v1/admin/plans/{id}", WRITE, plans::put),
     route!(GET "/v1/admin/plans/{id}/versions", READ, plans::versions),
+    route!(GET "/v1/admin/plans/{id}/tuning", READ, tuning::get),
     route!(POST "/v1/admin/plans/{id}/preview", READ, preview::preview),
     route!(POST "/v1/admin/plans/{id}/versions/{version}/restore", WRITE, plans::restore),
     route!(GET "/v1/admin/users", READ, users::all),

@@ -17,6 +17,7 @@ mod rights;
 mod sql;
 mod sqlite;
 mod tallies;
+mod tuning;
 mod webhooks;
 
 pub use activity::{Mover, MoversQuery, SLOT_MS, SLOTS_KEPT, UsedSlot};
@@ -40,6 +41,8 @@ pub use webhooks::{
     Alert, DeliveriesQuery, Delivery, DeliveryState, Keeping, Message, Telling, ToldDoubts, Tried, Webhooks,
     Write,
 };
+
+pub use tuning::{PlanRefusals, SpreadQuery, Used};
 
 use std::sync::Arc;
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use super::{
     Answer, Comparison, Duplicate, DuplicatesQuery, Group, KeptPart, MinuteRow, MinutesQuery, Mover,
-    MoversQuery, Output, Ranking, RankingQuery, RefusalCount, RefusedCall, Tally, UsageRow,
+    MoversQuery, Output, PlanRefusals, Ranking, RankingQuery, RefusalCount, RefusedCall, SpreadQuery, Tally,
+    UsageRow,
 };
 #[cfg(doc)]
 use super::{OTHER, RECENT_MAX, THEIRS_MAX};
@@ -65,6 +66,18 @@ pub trait Reports: Send + Sync + 'static {
     fn movers(&self, tenant: TenantRef, query: MoversQuery) -> Answer<'_, Vec<Mover>>;
     /// Takes out some of what users used before `slot`. `false`: there is no more.
     fn prune_user_slots(&self, tenant: TenantRef, slot: i64) -> Answer<'_, bool>;
+    /// How many of a plan's users used how much, ascending; of each the first three
+    /// digits.
+    fn spread(&self, tenant: TenantRef, query: SpreadQuery) -> Answer<'_, Vec<(u64, u64)>>;
+    /// How often a plan's users were refused, by code and by any limit of theirs; how
+    /// many of them on `least` days or more.
+    fn plan_refusals(
+        &self,
+        tenant: TenantRef,
+        plan: Name,
+        days: Range<i32>,
+        least: u32,
+    ) -> Answer<'_, Vec<PlanRefusals>>;
     /// Who used most: the first `limit` rows. Of days after `today` there is next to
     /// nothing (where the zone was changed, say), so that they cost nothing.
     fn ranking(&self, tenant: TenantRef, query: RankingQuery, today: i32, limit: u32) -> Answer<'_, Ranking>;

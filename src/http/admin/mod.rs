@@ -21,6 +21,7 @@ pub mod records;
 pub mod refusals;
 pub mod settings;
 pub mod tenants;
+pub mod tuning;
 pub mod users;
 pub mod webhooks;
 

@@ -12,6 +12,7 @@ mod movers;
 mod preview;
 mod records;
 mod rights;
+mod tuning;
 mod webhooks;
 
 pub use admin::*;
@@ -24,4 +25,5 @@ pub use movers::*;
 pub use preview::*;
 pub use records::*;
 pub use rights::*;
+pub use tuning::*;
 pub use webhooks::*;

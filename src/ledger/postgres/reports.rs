@@ -14,11 +14,12 @@ use crate::domain::ids::{HoldId, Name, UserId};
 use crate::domain::time::Millis;
 use crate::ledger::sql::read::{self, Query};
 use crate::ledger::sql::{
-    active, activity, duplicates, history, minutes, outputs, rankings, tallies, totals, users_many,
+    active, activity, duplicates, history, minutes, outputs, rankings, tallies, totals, tuning, users_many,
 };
 use crate::ledger::{
     Answer, Comparison, Duplicate, DuplicatesQuery, Group, KeptPart, MinuteRow, MinutesQuery, Mover,
-    MoversQuery, Output, Ranking, RankingQuery, RefusalCount, RefusedCall, Reports, Tally, UsageRow,
+    MoversQuery, Output, PlanRefusals, Ranking, RankingQuery, RefusalCount, RefusedCall, Reports,
+    SpreadQuery, Tally, UsageRow,
 };
 
 impl Reports for PostgresLedger {
@@ -95,6 +96,20 @@ impl Reports for PostgresLedger {
 
     fn prune_user_slots(&self, tenant: TenantRef, slot: i64) -> Answer<'_, bool> {
         write!(self, |c| activity::prune(c, tenant, slot))
+    }
+
+    fn spread(&self, tenant: TenantRef, query: SpreadQuery) -> Answer<'_, Vec<(u64, u64)>> {
+        read!(self, |c| tuning::spread(c, tenant, &query))
+    }
+
+    fn plan_refusals(
+        &self,
+        tenant: TenantRef,
+        plan: Name,
+        days: Range<i32>,
+        least: u32,
+    ) -> Answer<'_, Vec<PlanRefusals>> {
+        read!(self, |c| tuning::refusals(c, tenant, &plan, &days, least))
     }
 
     fn ranking(&self, tenant: TenantRef, query: RankingQuery, today: i32, limit: u32) -> Answer<'_, Ranking> {

@@ -28,6 +28,7 @@ pub(super) mod records;
 pub(super) mod slots;
 pub(super) mod tallies;
 pub(super) mod totals;
+pub(super) mod tuning;
 pub(super) mod users;
 pub mod users_many;
 mod value;

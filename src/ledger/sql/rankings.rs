@@ -17,7 +17,7 @@ use crate::ledger::ranking::{Figure, Group, KeptPart, Ranked, Ranking, RankingQu
 /// Rankings of one tenant that are kept at once; the oldest go.
 const KEPT_MAX: u32 = 16;
 
-const FIGURES: [&str; 6] =
+pub(super) const FIGURES: [&str; 6] =
     ["requests", "input_tokens", "output_tokens", "total_tokens", "credits", "refusals"];
 
 /// Where the totals of a span stand.
@@ -103,7 +103,7 @@ fn sum(figure: &str) -> String {
 }
 
 /// The first three digits of a figure: many rows fall into few groups.
-fn edge(figure: &str) -> String {
+pub(super) fn edge(figure: &str) -> String {
     let mut text = format!("CASE WHEN {figure} < 1000 THEN {figure}");
     let mut step = 10_u64;
     while step < 10_000_000_000_000 {
@@ -173,20 +173,25 @@ fn text(place: Place, group: Group, by: &str) -> String {
 
 static TEXTS: [[[OnceLock<String>; 6]; 5]; 3] = [const { [const { [const { OnceLock::new() }; 6] }; 5] }; 3];
 
-pub fn statement(
-    tenant: TenantRef,
-    query: &RankingQuery,
-    today: i32,
-    limit: u32,
-) -> (&'static str, Vec<Value>) {
-    let by = match query.by {
+/// Where a figure stands in [`FIGURES`].
+pub(super) fn place_of(figure: Figure) -> usize {
+    match figure {
         Figure::Requests => 0,
         Figure::InputTokens => 1,
         Figure::OutputTokens => 2,
         Figure::TotalTokens => 3,
         Figure::Credits => 4,
         Figure::Refusals => 5,
-    };
+    }
+}
+
+pub fn statement(
+    tenant: TenantRef,
+    query: &RankingQuery,
+    today: i32,
+    limit: u32,
+) -> (&'static str, Vec<Value>) {
+    let by = place_of(query.by);
     let pieces = Pieces::of(&query.days, today);
     let place = pieces.place();
     let text =

@@ -13,11 +13,12 @@ use crate::domain::plan::Scope;
 use crate::domain::time::Millis;
 use crate::ledger::sql::read::{self, Query};
 use crate::ledger::sql::{
-    active, activity, duplicates, history, minutes, outputs, rankings, tallies, totals, users_many,
+    active, activity, duplicates, history, minutes, outputs, rankings, tallies, totals, tuning, users_many,
 };
 use crate::ledger::{
     Answer, Comparison, Duplicate, DuplicatesQuery, Group, KeptPart, MinuteRow, MinutesQuery, Mover,
-    MoversQuery, Output, Ranking, RankingQuery, RefusalCount, RefusedCall, Reports, Tally, UsageRow,
+    MoversQuery, Output, PlanRefusals, Ranking, RankingQuery, RefusalCount, RefusedCall, Reports,
+    SpreadQuery, Tally, UsageRow,
 };
 
 impl Reports for SqliteLedger {
@@ -107,6 +108,27 @@ impl Reports for SqliteLedger {
 
     fn prune_user_slots(&self, tenant: TenantRef, slot: i64) -> Answer<'_, bool> {
         self.write_beside(move |c| activity::prune(c, tenant, slot).boxed()).boxed()
+    }
+
+    /// What the journal has is written out first; what comes meanwhile may be in it.
+    fn spread(&self, tenant: TenantRef, query: SpreadQuery) -> Answer<'_, Vec<(u64, u64)>> {
+        async move {
+            self.journal.catch_up().await?;
+            self.journal.write_out().await?;
+            self.read(move |c| async move { tuning::spread(c, tenant, &query).await }.boxed()).await
+        }
+        .boxed()
+    }
+
+    fn plan_refusals(
+        &self,
+        tenant: TenantRef,
+        plan: Name,
+        days: Range<i32>,
+        least: u32,
+    ) -> Answer<'_, Vec<PlanRefusals>> {
+        self.read(move |c| async move { tuning::refusals(c, tenant, &plan, &days, least).await }.boxed())
+            .boxed()
     }
 
     fn ranking(&self, tenant: TenantRef, query: RankingQuery, today: i32, limit: u32) -> Answer<'_, Ranking> {

@@ -9,5 +9,6 @@ pub(super) mod quota;
 pub mod records;
 pub mod refusals;
 pub mod tallies;
+pub mod tuning;
 pub(super) mod watch;
 pub mod watchers;

@@ -14,9 +14,9 @@ use crate::domain::time::Millis;
 use crate::ledger::{
     Answer, AuditEntry, AuditQuery, Bucket, Change, Changed, Changes, Comparison, DoubtPage, DoubtQuery,
     Duplicate, DuplicatesQuery, Erasure, Group, History, HistoryQuery, KeptPart, Ledger, LedgerError,
-    MinuteRow, MinutesQuery, Mover, MoversQuery, Note, Org, Output, PoolCondition, Pruned, Pruning, Ranking,
-    RankingQuery, Record, RecordKind, RefusalCount, RefusedCall, Reports, StoredAccount, Tally, TenantRow,
-    Told, UsageRow, User, UserQuery, What, Written,
+    MinuteRow, MinutesQuery, Mover, MoversQuery, Note, Org, Output, PlanRefusals, PoolCondition, Pruned,
+    Pruning, Ranking, RankingQuery, Record, RecordKind, RefusalCount, RefusedCall, Reports, SpreadQuery,
+    StoredAccount, Tally, TenantRow, Told, UsageRow, User, UserQuery, What, Written,
 };
 
 /// One process's way to a store that several may share.
@@ -451,6 +451,12 @@ impl Reports for FakeLedger {
     }
     fn prune_user_slots(&self, _: TenantRef, _: i64) -> Answer<'_, bool> {
         unreachable!("no test prunes")
+    }
+    fn spread(&self, _: TenantRef, _: SpreadQuery) -> Answer<'_, Vec<(u64, u64)>> {
+        unreachable!("no test tunes")
+    }
+    fn plan_refusals(&self, _: TenantRef, _: Name, _: Range<i32>, _: u32) -> Answer<'_, Vec<PlanRefusals>> {
+        unreachable!("no test tunes")
     }
     fn ranking(&self, _: TenantRef, _: RankingQuery, _: i32, _: u32) -> Answer<'_, Ranking> {
         unreachable!("no test ranks")

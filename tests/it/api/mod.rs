@@ -57,6 +57,7 @@ mod slots;
 mod stream;
 mod sums;
 mod trials;
+mod tuning;
 mod usage;
 mod users;
 mod vectors;
