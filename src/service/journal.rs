@@ -7,13 +7,13 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::Service;
 use super::outage::Operation;
+use super::{Service, ServiceError};
 use crate::domain::hold::{Hold, Stage};
 use crate::domain::ids::Label;
 use crate::domain::slot::Fence;
 use crate::engine::{self, Batch};
-use crate::ledger::{self, FeedMark, LedgerError, UsageDelta};
+use crate::ledger::{self, FeedMark, LedgerError, Telling, UsageDelta};
 use crate::service::telling::activity;
 use crate::service::telling::watchers::Bell;
 
@@ -87,16 +87,14 @@ impl Service {
         }
         let watching = self.told_to_watchers(&batch);
         let used = activity::used(&changes);
-        let committed = match batch.fence {
-            Some(fence) => self.ledger.commit_fenced(changes, fence).await,
-            None => self.ledger.commit(changes).await,
-        };
+        let (committed, told) = self.commit(&batch, changes).await;
         self.admitted(&batch);
         match committed {
             Ok(()) => {
                 self.tallies.used(used);
                 self.engine.committed(batch).await;
                 self.drained.notify_waiters();
+                self.told_on_record(told);
                 watching.iter().for_each(|bell| bell.ring());
             }
             // Somebody else was faster.
@@ -118,6 +116,31 @@ impl Service {
             }
         }
         Ok(Recorded::Here)
+    }
+
+    /// Commits changes with what webhooks are told of them.
+    async fn commit(
+        &self,
+        batch: &Batch,
+        changes: Vec<ledger::Change>,
+    ) -> (Result<(), LedgerError>, Telling) {
+        let telling = match self.telling(batch).await {
+            Ok(telling) => telling,
+            // As if the commit had failed: it comes again.
+            Err(ServiceError::StoreUnavailable(error)) => {
+                return (Err(LedgerError::Unavailable(error)), Telling::default());
+            }
+            Err(error) => {
+                tracing::error!(error = &error as &dyn std::error::Error, "webhooks are not told of changes");
+                Telling::default()
+            }
+        };
+        let committed = match (telling.is_empty(), batch.fence) {
+            (true, Some(fence)) => self.ledger.commit_fenced(changes, fence).await,
+            (true, None) => self.ledger.commit(changes).await,
+            (false, fence) => self.ledger.commit_telling(changes, fence, telling.clone()).await,
+        };
+        (committed, telling)
     }
 
     async fn compare_slot(&self, fence: Option<Fence>) {

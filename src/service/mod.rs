@@ -66,6 +66,8 @@ pub struct Service {
     news: news::News,
     /// Sends what webhooks are told.
     courier: Courier,
+    /// Thresholds that were told of.
+    told: webhooks::Told,
     /// Where checks of this node wait.
     pub rooms: waiting::Rooms,
     /// A tenant was deleted.
@@ -107,6 +109,7 @@ impl Service {
             drained: tokio::sync::Notify::new(),
             news: news::News::default(),
             courier: Courier::default(),
+            told: webhooks::Told::default(),
             rooms: waiting::Rooms::default(),
             purge_due: tokio::sync::Notify::new(),
             test_clock_moved: tokio::sync::Notify::new(),

@@ -68,6 +68,26 @@ impl Service {
         Ok(Party { profile, months, org })
     }
 
+    /// The same, asking no account what month runs: months are told by the rules
+    /// alone. For whoever is on the way to the ledger, for which accounts wait.
+    pub(in crate::service) async fn party_by_rules(
+        &self,
+        tenant: &Tenant,
+        profile: Arc<Profile>,
+        org: Option<Name>,
+    ) -> Result<Party, ServiceError> {
+        self.registry.know_plans(tenant, profile.holder().plans()).await?;
+        let org = match org {
+            Some(id) => {
+                let profile = self.registry.org_profile(tenant, &id).await?;
+                self.registry.know_plans(tenant, profile.holder().plans()).await?;
+                Some(OrgParty { id, profile, months: Months::new() })
+            }
+            None => None,
+        };
+        Ok(Party { profile, months: Months::new(), org })
+    }
+
     /// The months that versions wait for, as the account has them.
     async fn months(
         &self,

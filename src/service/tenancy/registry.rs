@@ -251,6 +251,7 @@ impl Registry {
         let records = self.ledger.records(Some(tenant.number)).await?;
         tenant.replace_catalog(self.catalog_of(tenant.number, &records, &tenant.catalog()).await?);
         self.replace_keys(Some(tenant), &records);
+        self.outbox.look_at(tenant);
         self.watchers.tenant_changed(tenant.number);
         self.conditions.bell.notify_waiters();
         Ok(())
@@ -296,6 +297,7 @@ impl Registry {
             tenants.by_id.insert(row.id.clone(), fresh.clone());
         }
         self.replace_keys(Some(&fresh), &records);
+        self.outbox.look_at(&fresh);
         Ok(fresh.clone())
     }
 
@@ -330,6 +332,7 @@ impl Registry {
             }
         }
         self.keys.write().remove_owner(tenant.number);
+        self.outbox.look_at(tenant);
         self.watchers.tenant_changed(tenant.number);
     }
 

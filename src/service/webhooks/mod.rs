@@ -1,18 +1,23 @@
 //! What tenants want to be told of, and telling it: the webhooks on record, the
 //! messages for them, and the way out.
 
+mod alerts;
 mod changing;
+mod doubts;
 mod sending;
 mod signing;
 mod telling;
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use parking_lot::RwLock;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
+use crate::domain::charge::TenantRef;
 use crate::domain::document::{Node, Reader};
 use crate::domain::ids::UserId;
 use crate::domain::time::Millis;
@@ -22,6 +27,7 @@ use crate::outbound::Target;
 use crate::service::error::ServiceError;
 use crate::service::tenancy::catalog::{Catalog, Tenant, parse};
 
+pub(in crate::service) use alerts::Told;
 pub use changing::{NewSecret, SecretPost, WebhookPost, WebhookPut};
 
 /// Letters and digits of a message's id.
@@ -51,12 +57,36 @@ pub struct Webhook {
 pub struct Outbox {
     /// Something is to be sent.
     pub(in crate::service) due: Notify,
+    /// Tenants that have webhooks.
+    tenants: RwLock<HashMap<TenantRef, Arc<Tenant>, ahash::RandomState>>,
     pub delivered: AtomicU64,
     pub failed: AtomicU64,
     /// Put aside.
     pub dead: AtomicU64,
     /// Messages that wait to be sent, by whomever, as last counted.
     pub waiting: AtomicU64,
+}
+
+impl Outbox {
+    /// A tenant that has webhooks.
+    pub(in crate::service) fn tenant(&self, number: TenantRef) -> Option<Arc<Tenant>> {
+        self.tenants.read().get(&number).cloned()
+    }
+
+    pub(in crate::service) fn tenants(&self) -> Vec<Arc<Tenant>> {
+        self.tenants.read().values().cloned().collect()
+    }
+
+    /// A tenant's records were read.
+    pub(in crate::service) fn look_at(&self, tenant: &Arc<Tenant>) {
+        if tenant.is_deleted() || tenant.catalog().webhooks.is_empty() {
+            if self.tenants.read().contains_key(&tenant.number) {
+                self.tenants.write().remove(&tenant.number);
+            }
+        } else {
+            self.tenants.write().insert(tenant.number, Arc::clone(tenant));
+        }
+    }
 }
 
 /// Something that happened.

@@ -104,6 +104,7 @@ impl Service {
             loop {
                 tokio::select! {
                     _ = polled.tick() => {
+                        service.tell_of_doubts().await;
                         if polls % POLLS_PER_PRUNING == 0 {
                             service.prune_deliveries().await;
                         }

@@ -1,6 +1,7 @@
 //! What callers may rely on, endpoint by endpoint; cases from the field keep their figures.
 
 mod advice;
+mod alerts;
 pub mod authorization;
 mod batches;
 mod buckets;

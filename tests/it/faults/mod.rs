@@ -13,3 +13,4 @@ mod rights;
 pub mod soak;
 mod stop;
 mod store;
+mod webhooks;
