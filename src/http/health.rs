@@ -74,7 +74,10 @@ pub async fn openapi_json(_call: Call) -> Answer {
 #[utoipa::path(
     get, path = "/problems/{code}", operation_id = "problem_page", tag = "documents",
     params(("code" = String, Path, description = "The code of a problem")),
-    responses((status = 200, description = "A page", body = String, content_type = "text/html")),
+    responses(
+        (status = 200, description = "A page", body = String, content_type = "text/html"),
+        (status = 404, description = "There is no such code"),
+    ),
 )]
 pub async fn problem_page(call: Call) -> Answer {
     match problem::page(&call.segment("code")?) {
@@ -95,7 +98,10 @@ pub async fn docs(_call: Call) -> Answer {
 #[utoipa::path(
     get, path = "/docs/{file}", operation_id = "docs", tag = "documents",
     params(("file" = String, Path, description = "`index.html` and what it loads")),
-    responses((status = 200, description = "A file of the API browser", body = String, content_type = "text/html")),
+    responses(
+        (status = 200, description = "A file of the API browser", body = String, content_type = "text/html"),
+        (status = 404, description = "There is no such file"),
+    ),
 )]
 pub async fn docs_file(call: Call) -> Answer {
     static CONFIG: LazyLock<Arc<utoipa_swagger_ui::Config<'static>>> =

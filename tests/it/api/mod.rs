@@ -10,6 +10,7 @@ mod capacity;
 mod carry_over;
 mod consumers;
 mod days;
+mod described;
 mod doubt;
 mod doubts;
 mod endings;

@@ -1,0 +1,79 @@
+//! What a machine makes of the API description is answered as described.
+//!
+//! `SCHEMATHESIS=schemathesis` (the program of that name from PyPI, or where it is) runs this;
+//! `SCHEMATHESIS_EXAMPLES` says how many calls of each operation are made up.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use serde_json::json;
+
+use crate::harness::sheets::{PoolSheet, Sheet};
+use crate::harness::{Tenant, number_from_env};
+
+/// No answer that is a fault of the service, or that the description does not know.
+const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,\
+                      response_headers_conformance,response_schema_conformance";
+
+/// What is there, so that calls come further than to a 404.
+fn names(hold: &str) -> String {
+    let of = |path: &str, id: &str| {
+        format!("[[operations]]\ninclude-path-regex = \"{path}\"\nparameters = {{ \"path.id\" = {id} }}\n")
+    };
+    format!(
+        "[parameters]\n\"path.user\" = [\"u\", \"nobody\"]\n\"path.org\" = [\"acme\", \"none\"]\n\
+         \"path.pool\" = [\"default\", \"none\"]\n\"path.version\" = [1, 2, 9]\n{}{}{}{}",
+        of("^/v1/admin/plans/", "[\"p\", \"none\"]"),
+        of("^/v1/admin/pools/", "[\"default\", \"none\"]"),
+        of("^/v1/admin/make-goods/", "[\"outage\", \"none\"]"),
+        of("/holds/", &format!("[\"{hold}\", \"hold_none\"]")),
+    )
+}
+
+/// One of everything.
+async fn one_of_each() -> (Tenant, String) {
+    let sheet = Sheet::new().rb(1_000, 1_000).dr(10_000).mt(10_000_000).cc(100);
+    let t = Tenant::with(sheet).await;
+    t.pool(&PoolSheet::new("default", &["*"])).await;
+    t.put_org("acme", json!({"plan": "p"})).await.ok();
+    t.put_user("u", json!({"plan": "p", "org": "acme"})).await.ok();
+    let grant = json!({"limit": "tokens_per_month", "amount": 5});
+    let good = json!({"users": {"ids": ["u"]}, "grant": grant, "reason": "a test"});
+    t.put("/v1/admin/make-goods/outage", &good).await.ok();
+    t.spend("u", 10, 5).await;
+    let hold = t.ask("u", 10, 5).await.hold_id();
+    (t, hold)
+}
+
+fn examine(program: &str, t: &Tenant, config: &Path, token: &str, which: &[&str]) {
+    let examples = number_from_env("SCHEMATHESIS_EXAMPLES", 10).to_string();
+    let document = format!("{}/openapi.json", t.url);
+    let bearer = format!("Authorization: Bearer {token}");
+    let mut command = std::process::Command::new(program);
+    command.arg("--config-file").arg(config);
+    command.args(["run", &document, "-u", &t.url, "-c", CHECKS, "-n", &examples, "-H", &bearer]);
+    command.args(["--phases", "examples,coverage,fuzzing", "--continue-on-failure", "--no-shrink"]);
+    command.args(["--suppress-health-check", "all", "--request-timeout", "60", "--warnings", "off"]);
+    let told = command.args(which).stdin(Stdio::null()).output().expect("the program runs");
+    let text = String::from_utf8_lossy(&told.stdout);
+    println!("{text}");
+    assert!(told.status.success(), "{which:?}: {text}{}", String::from_utf8_lossy(&told.stderr));
+}
+
+#[tokio::test]
+async fn whatever_the_description_allows_is_answered_as_described() {
+    let Ok(program) = std::env::var("SCHEMATHESIS") else { return };
+    let (t, hold) = one_of_each().await;
+    let dir = tempfile::tempdir().expect("a directory");
+    let config = dir.path().join("schemathesis.toml");
+    std::fs::write(&config, names(&hold)).expect("a file");
+    // Streams have no end; without its key nobody comes in any more.
+    let tenants = ["--exclude-path-regex", "^/v1/(me|operator)", "--exclude-operation-id", "delete_key"];
+    examine(&program, &t, &config, &t.token, &tenants);
+    let user = t.token(&["--user", "u"]);
+    examine(&program, &t, &config, &user, &["--include-path", "/v1/me/quota"]);
+    let operator = t.server.office().mint_operator();
+    let operators = ["--include-path-regex", "^/v1/operator"];
+    examine(&program, &t, &config, &operator, &operators);
+    examine(&program, &t, &config, &t.token, &["--include-operation-id", "delete_key"]);
+}
