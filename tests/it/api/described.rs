@@ -17,17 +17,34 @@ const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_co
 
 /// What is there, so that calls come further than to a 404.
 fn names(hold: &str) -> String {
-    let of = |path: &str, id: &str| {
-        format!("[[operations]]\ninclude-path-regex = \"{path}\"\nparameters = {{ \"path.id\" = {id} }}\n")
-    };
-    format!(
-        "[parameters]\n\"path.user\" = [\"u\", \"nobody\"]\n\"path.org\" = [\"acme\", \"none\"]\n\
-         \"path.pool\" = [\"default\", \"none\"]\n\"path.version\" = [1, 2, 9]\n{}{}{}{}",
-        of("^/v1/admin/plans/", "[\"p\", \"none\"]"),
-        of("^/v1/admin/pools/", "[\"default\", \"none\"]"),
-        of("^/v1/admin/make-goods/", "[\"outage\", \"none\"]"),
-        of("/holds/", &format!("[\"{hold}\", \"hold_none\"]")),
-    )
+    let mut text = String::new();
+    for (kind, known) in [
+        ("user", "u"),
+        ("org", "acme"),
+        ("pool", "default"),
+        ("version", "1"),
+        ("plan", "p"),
+        ("good", "outage"),
+        ("hold", hold),
+    ] {
+        text += &format!("[dictionaries.{kind}]\nvalues = [\"{known}\"]\n");
+    }
+    text += "[parameters]\n";
+    for name in ["user", "org", "pool", "version"] {
+        text += &format!("\"path.{name}\" = {{ dictionary = \"{name}\", probability = 0.8 }}\n");
+    }
+    for (path, kind) in [
+        ("^/v1/admin/plans/", "plan"),
+        ("^/v1/admin/pools/", "pool"),
+        ("make-goods/", "good"),
+        ("/holds/", "hold"),
+    ] {
+        text += &format!(
+            "[[operations]]\ninclude-path-regex = \"{path}\"\n\
+             parameters = {{ \"path.id\" = {{ dictionary = \"{kind}\", probability = 0.8 }} }}\n"
+        );
+    }
+    text
 }
 
 /// One of everything.
