@@ -5,6 +5,7 @@
 
 mod capacity;
 mod doctor;
+mod export;
 mod input;
 mod inspect;
 mod key;
@@ -74,6 +75,8 @@ enum Command {
     Capacity(capacity::CapacityArgs),
     /// Try plan sheets on a trace of past calls
     Replay(replay::ReplayArgs),
+    /// Write everything that is kept of a tenant to a file, one JSON object a line
+    Export(export::ExportArgs),
     /// Print the OpenAPI document
     Openapi,
     /// Say in plain words what is wrong with this installation
@@ -124,6 +127,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Plans(command) => plans::run(command),
         Command::Capacity(args) => capacity::run(&common, args),
         Command::Replay(args) => replay::run(args),
+        Command::Export(args) => export::run(&common, args),
         Command::Openapi => openapi::run(),
         Command::Doctor => doctor::run(&common),
     }

@@ -7,6 +7,7 @@ mod body;
 mod call;
 mod check;
 mod cors;
+pub mod export;
 mod feedback;
 mod health;
 mod holds;

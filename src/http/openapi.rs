@@ -9,8 +9,8 @@ use utoipa::openapi::{Content, Ref, RefOr, Response};
 use utoipa::{Modify, OpenApi};
 
 use super::admin::{
-    capacity, clock, consumers, doubts, events, keys, make_goods, models, movers, orgs, outputs, plans,
-    pools, preview, records, refusals, settings, tenants, tuning, users, webhooks,
+    capacity, clock, consumers, doubts, events, export, keys, make_goods, models, movers, orgs, outputs,
+    plans, pools, preview, records, refusals, settings, tenants, tuning, users, webhooks,
 };
 use super::{check, feedback, health, holds, problem, quota, usage};
 
@@ -32,7 +32,7 @@ use super::{check, feedback, health, holds, problem, quota, usage};
         movers::movers,
         outputs::all,
         doubts::all, doubts::resolve, doubts::resolve_all,
-        events::usage,
+        events::usage, export::user,
         pools::all, pools::get, pools::put, pools::open,
         feedback::tell,
         models::get, models::put,

@@ -10,8 +10,8 @@ use actix_web::http::Method;
 use futures_util::future::LocalBoxFuture;
 
 use super::admin::{
-    capacity, clock, consumers, doubts, events, keys, make_goods, models, movers, orgs, outputs, plans,
-    pools, preview, records, refusals, settings, tenants, tuning, users, webhooks,
+    capacity, clock, consumers, doubts, events, export, keys, make_goods, models, movers, orgs, outputs,
+    plans, pools, preview, records, refusals, settings, tenants, tuning, users, webhooks,
 };
 use super::auth::Access;
 use super::call::Call;
@@ -95,6 +95,7 @@ pub static ROUTES: &[Route] = &[
     route!(GET "/v1/admin/users/{user}/refusals", READ, refusals::explain),
     route!(GET "/v1/admin/audit", READ, records::audit),
     route!(GET "/v1/admin/consumers", READ, consumers::consumers),
+    route!(GET "/v1/admin/users/{user}/export", READ, export::user),
     route!(GET "/v1/admin/usage/events", READ, events::usage),
     route!(GET "/v1/admin/features", READ, records::features),
     route!(GET "/v1/admin/duplicates", READ, consumers::duplicates),

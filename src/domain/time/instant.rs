@@ -23,6 +23,9 @@ impl Millis {
     /// The last instant that can be written: 9999-12-31T23:59:59.999Z.
     pub const MAX: Millis = Millis(2_932_897 * DAY_MS - 1);
 
+    /// No id of a hold begins with a later instant.
+    pub const OF_LAST_ID: Millis = Millis((1 << 48) - 1);
+
     /// Parses any RFC 3339 instant of the years 1970 to 9999; digits beyond
     /// milliseconds are cut off.
     pub fn parse(text: &str) -> Result<Self, String> {

@@ -50,7 +50,7 @@ pub async fn usage(call: Call) -> Answer {
     Ok(list_with(data, Some(EventNumber(last)), |body| body["more"] = more.into()))
 }
 
-fn view(event: &FeedEvent) -> Value {
+pub(in crate::http) fn view(event: &FeedEvent) -> Value {
     let hold = &event.hold;
     let mut counted = Map::new();
     for (meter, amount) in [

@@ -8,6 +8,7 @@ pub mod clock;
 pub mod consumers;
 pub mod doubts;
 pub mod events;
+pub mod export;
 pub mod keys;
 pub mod make_goods;
 pub mod models;
@@ -24,6 +25,9 @@ pub mod tenants;
 pub mod tuning;
 pub mod users;
 pub mod webhooks;
+
+pub(super) use events::view as event_view;
+pub(super) use records::audit_view;
 
 use super::call::Call;
 use super::page::MAX_PAGE;
@@ -54,7 +58,7 @@ fn name_in_path(call: &Call, what: &'static str) -> Result<Name, Problem> {
 }
 
 /// A local day as `2026-11-30`.
-fn date(day: i32) -> String {
+pub(super) fn date(day: i32) -> String {
     let text = Millis(i64::from(day) * 86_400_000).to_string();
     text.get(..10).unwrap_or(&text).to_owned()
 }

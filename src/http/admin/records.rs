@@ -60,7 +60,7 @@ pub async fn audit(call: Call) -> Answer {
     Ok(list(entries.iter().map(audit_view).collect(), last))
 }
 
-pub(super) fn audit_view(entry: &AuditEntry) -> Value {
+pub(in crate::http) fn audit_view(entry: &AuditEntry) -> Value {
     json!({
         "at": entry.written.at,
         "by": entry.written.by,

@@ -62,3 +62,11 @@ pub struct UsageEventList {
     /// Whether there is more already.
     pub more: bool,
 }
+
+/// Rows of every `kind`: `user` (the record), `audit`, `refusals`, `refused`, `hold`.
+#[derive(ToSchema)]
+pub struct UserExport {
+    #[schema(value_type = Vec<Object>)]
+    pub data: (),
+    pub next_cursor: Option<String>,
+}

@@ -3,7 +3,7 @@
 use super::audit::{self, AuditRow};
 use super::read::{named, unnamed};
 use super::users::revisions;
-use super::{Columns, Failure, Sql, get, values};
+use super::{Columns, Failure, Sql, each, get, values};
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::Name;
 use crate::domain::time::Millis;
@@ -16,6 +16,20 @@ pub const ORG: &str = "SELECT id, plan, plan_since, zone, rights, created_at, bo
 pub async fn org(connection: &mut impl Sql, tenant: TenantRef, id: &Name) -> Result<Option<Org>, Failure> {
     let rows = connection.rows(ORG, values![tenant.0, id.shared()]).await?;
     Ok(rows.first().map(read).transpose()?)
+}
+
+const PAGE: &str = "SELECT id, plan, plan_since, zone, rights, created_at, born, moved, version
+     FROM orgs WHERE tenant = $1 AND id > $2 ORDER BY id LIMIT $3";
+
+/// Orgs by id, after `after`.
+pub async fn page(
+    connection: &mut impl Sql,
+    tenant: TenantRef,
+    after: Option<&Name>,
+    limit: u32,
+) -> Result<Vec<Org>, Failure> {
+    let after = after.map(|after| after.shared()).unwrap_or_default();
+    each(&connection.rows(PAGE, values![tenant.0, after, limit]).await?, read)
 }
 
 pub fn read(row: &impl Columns) -> Result<Org, LedgerError> {

@@ -4,9 +4,10 @@ use futures_util::FutureExt;
 
 use super::SqliteLedger;
 use crate::domain::charge::TenantRef;
-use crate::ledger::sql::feed;
+use crate::domain::ids::Name;
 use crate::ledger::sql::read::Query;
-use crate::ledger::{Answer, Exports, FeedPage, FeedQuery};
+use crate::ledger::sql::{feed, orgs};
+use crate::ledger::{Answer, Exports, FeedPage, FeedQuery, Org};
 
 impl Exports for SqliteLedger {
     fn feed(&self, tenant: TenantRef, query: FeedQuery) -> Answer<'_, FeedPage> {
@@ -17,5 +18,9 @@ impl Exports for SqliteLedger {
             self.read(move |c| found.with_holds(c, tenant).boxed()).await
         }
         .boxed()
+    }
+
+    fn orgs(&self, tenant: TenantRef, after: Option<Name>, limit: u32) -> Answer<'_, Vec<Org>> {
+        self.read(move |c| async move { orgs::page(c, tenant, after.as_ref(), limit).await }.boxed()).boxed()
     }
 }

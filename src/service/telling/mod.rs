@@ -4,6 +4,7 @@ pub(super) mod actives;
 pub(super) mod activity;
 pub mod consumers;
 pub(super) mod events;
+pub(super) mod kept;
 pub mod movers;
 pub(super) mod quota;
 pub mod records;

@@ -391,6 +391,9 @@ impl crate::ledger::Exports for FakeLedger {
     fn feed(&self, _: TenantRef, _: crate::ledger::FeedQuery) -> Answer<'_, crate::ledger::FeedPage> {
         unreachable!("no test reads the feed")
     }
+    fn orgs(&self, _: TenantRef, _: Option<Name>, _: u32) -> Answer<'_, Vec<Org>> {
+        unreachable!("no test lists orgs")
+    }
 }
 
 impl Reports for FakeLedger {

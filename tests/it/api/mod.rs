@@ -16,6 +16,7 @@ mod doubts;
 mod endings;
 mod erasure;
 mod events;
+mod exports;
 mod feedback;
 mod foreseen;
 mod grants;
