@@ -94,6 +94,11 @@ pub(super) fn end<'a>(
     };
     hold.stage = stage;
     hold.extends = Vec::new();
+    // Only what a rule ended is corrected ever after: nobody else needs to know
+    // which cells gave, and most of what is kept of a hold would be that.
+    if finish.how.by() != FinishedBy::Rule {
+        hold.receipts = Vec::new();
+    }
     Ok((hold, Ending::Finish { before: counted, tally }))
 }
 

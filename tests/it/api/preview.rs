@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BinaryHeap};
 use serde_json::{Value, json};
 
 use crate::faults::soak::traffic::{self, Arrival};
-use crate::harness::Tenant;
 use crate::harness::compare::assert_has;
 use crate::harness::sheets::Sheet;
+use crate::harness::{Tenant, number_from_env};
 use crate::model::oracle::calendar::{DAY_MS, Ms, instant, wire};
 
 async fn preview(t: &Tenant, sheet: &Sheet) -> Value {
@@ -157,11 +157,12 @@ fn told(preview: &Value, effect: &str) -> (u64, BTreeMap<String, u64>) {
 async fn what_it_tells_is_what_then_happens() {
     let recorded = std::env::var_os("PREVIEW_TRACES").is_some();
     let (from, trace) = if recorded { traffic::trace() } else { traffic::made_up() };
-    let users = if recorded { 150 } else { 12 };
+    let trace = &trace[..trace.len().min(number_from_env("PREVIEW_CALLS", 4_000) as usize)];
+    let users = if recorded { 40 } else { 12 };
     let wide = Sheet::new().rb(1_000, 1_000).dr(100_000);
     let narrow = Sheet::new().rb(2, 2).ob(900, 700).cc(1).dr(20).mt(20_000);
     let t = Tenant::with(wide.clone()).await;
-    let first = play(&t, &trace, users).await;
+    let first = play(&t, trace, users).await;
     assert_eq!(first, Refused::default());
     let foretold = preview(&t, &narrow).await;
     assert_eq!(foretold["complete"], true);
@@ -169,7 +170,7 @@ async fn what_it_tells_is_what_then_happens() {
     // The same traffic at the same hours of another month.
     t.put_plan(&narrow.clone().field("applies", json!("now")).json()).await.ok();
     t.set_clock(&wire(instant("2026-05-10T12:00:00.000Z"))).await;
-    let happened = play(&t, &trace, users).await;
+    let happened = play(&t, trace, users).await;
     println!(
         "{from}: {} calls, {users} users; foretold {:?}, happened {} {:?}",
         trace.len(),
