@@ -140,17 +140,17 @@ impl<W: Write> Export<W> {
     }
 
     async fn usage(&mut self) -> anyhow::Result<()> {
-        let mut after = None;
+        let (mut after, mut seal) = (None, 0);
         loop {
-            match self.ledger.feed(self.number(), FeedQuery { after, limit: PAGE }).await? {
-                FeedPage::Events { events, last, more } => {
+            match self.ledger.feed(self.number(), FeedQuery { after, seal, limit: PAGE }).await? {
+                FeedPage::Events { events, last, seal: newest, more } => {
                     for event in &events {
                         self.line(export::usage(event))?;
                     }
                     if !more {
                         return Ok(());
                     }
-                    after = Some(last);
+                    (after, seal) = (Some(last), newest);
                 }
                 FeedPage::Gone => bail!("events went while they were read: try again"),
             }

@@ -55,6 +55,9 @@ pub struct FeedEvent {
 pub struct FeedQuery {
     /// The number of the last event that is known; `None`: from the oldest that is kept.
     pub after: Option<u64>,
+    /// The seal that came with it: whether the event of that number still is the one
+    /// that was shown. 0: none is known.
+    pub seal: u64,
     pub limit: u32,
 }
 
@@ -66,6 +69,9 @@ pub enum FeedPage {
         events: Vec<FeedEvent>,
         /// Where to go on.
         last: u64,
+        /// Of the last event: numbers are given again after a backup was restored, or to
+        /// a tenant who is made anew, and another event then has another seal.
+        seal: u64,
         /// Whether there is more already.
         more: bool,
     },

@@ -213,15 +213,21 @@ const CSV_FIGURES: [&str; 8] = [
 ];
 
 /// A text that no spreadsheet takes for a formula: those begin with one of these
-/// characters, and an apostrophe before it says that it is a text.
+/// characters, and an apostrophe before it says that it is a text. Some spreadsheets
+/// begin a new cell at a semicolon or a tab, too.
 fn safe_cell(text: Option<&str>) -> String {
-    let text = text.unwrap_or_default();
-    match text.chars().next() {
-        Some('=' | '+' | '-' | '@' | '\t' | '\r' | '\n' | '＝' | '＋' | '－' | '＠') => {
-            format!("'{text}")
+    let mut safe = String::new();
+    let mut begins = true;
+    for letter in text.unwrap_or_default().chars() {
+        let is_formula =
+            matches!(letter, '=' | '+' | '-' | '@' | '\t' | '\r' | '\n' | '＝' | '＋' | '－' | '＠');
+        if begins && is_formula {
+            safe.push('\'');
         }
-        _ => text.to_owned(),
+        safe.push(letter);
+        begins = matches!(letter, ';' | '\t' | '\r' | '\n');
     }
+    safe
 }
 
 /// Lists what more than one user has in common: nobody is banned for it.
@@ -313,9 +319,11 @@ mod tests {
 
     #[test]
     fn no_cell_is_a_formula() {
-        for text in ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "＝1"] {
+        for text in ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "＝1"] {
             assert_eq!(safe_cell(Some(text)), format!("'{text}"));
         }
         assert_eq!(safe_cell(Some("u_1=2")), "u_1=2");
+        assert_eq!(safe_cell(Some(";=1;-2; =3")), ";'=1;'-2; =3");
+        assert_eq!(safe_cell(Some("\t=1")), "'\t'=1");
     }
 }

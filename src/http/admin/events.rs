@@ -40,14 +40,16 @@ pub async fn usage(call: Call) -> Answer {
     let tenant = call.tenant()?;
     let query = call.query(|parameters| {
         let page = Page::<EventNumber>::read_after(parameters, PAGE);
-        Some(FeedQuery { after: page.after.map(|EventNumber(number)| number), limit: page.limit })
+        let is_given = page.after.is_some();
+        let EventNumber(after, seal) = page.after.map_or(EventNumber(0, 0), |after| after);
+        Some(FeedQuery { after: is_given.then_some(after), seal, limit: page.limit })
     })?;
-    let (events, last, more) = match call.service().usage_events(tenant, query).await? {
-        FeedPage::Events { events, last, more } => (events, last, more),
+    let (events, last, seal, more) = match call.service().usage_events(tenant, query).await? {
+        FeedPage::Events { events, last, seal, more } => (events, last, seal, more),
         FeedPage::Gone => return Err(crate::service::ServiceError::CursorExpired.into()),
     };
     let data = events.iter().map(view).collect();
-    Ok(list_with(data, Some(EventNumber(last)), |body| body["more"] = more.into()))
+    Ok(list_with(data, Some(EventNumber(last, seal)), |body| body["more"] = more.into()))
 }
 
 pub(in crate::http) fn view(event: &FeedEvent) -> Value {
@@ -80,18 +82,19 @@ pub(in crate::http) fn view(event: &FeedEvent) -> Value {
     })
 }
 
-/// The number of an event.
+/// The number of an event, and its seal.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct EventNumber(u64);
+struct EventNumber(u64, u64);
 
 impl Key for EventNumber {
     const LIST: &'static str = "events";
 
     fn read(text: &str) -> Option<Self> {
-        text.parse().ok().map(Self)
+        let (number, seal) = text.split_once('.')?;
+        Some(Self(number.parse().ok()?, u64::from_str_radix(seal, 16).ok()?))
     }
 
     fn write(&self) -> String {
-        self.0.to_string()
+        format!("{}.{:x}", self.0, self.1)
     }
 }

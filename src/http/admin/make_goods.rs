@@ -20,6 +20,7 @@ use crate::service::tenancy::reason::required_reason;
     responses(
         (status = 200, description = "All of it is done, or with `dry_run` what it would come to", body = MakeGoodReply),
         (status = 202, description = "It goes on; ask for it again", body = MakeGoodReply),
+        (status = 404, description = "`unknown_plan`"),
         (status = 422, description = "`request_id_reused`: the id stands for another one"),
     ),
     security(("bearer" = ["admin:write"])),

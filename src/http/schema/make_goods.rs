@@ -24,7 +24,7 @@ pub struct UserChoice {
     #[schema(example = "free")]
     pub plan: Option<String>,
     pub org: Option<String>,
-    #[schema(max_items = 10000)]
+    #[schema(max_items = 1000)]
     pub ids: Option<Vec<String>>,
     pub refused: Option<RefusedChoice>,
 }

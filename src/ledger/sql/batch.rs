@@ -152,7 +152,9 @@ impl Batch {
             if let Some(hold) = &change.hold {
                 last.insert(hold.id, hold);
                 if hold.admits_user {
-                    let new = NewUser { plan: hold.plan.shared(), since: hold.created_at.0 };
+                    // Who comes with use that was booked later comes when it is booked.
+                    let since = hold.finished_at().unwrap_or(hold.created_at).0;
+                    let new = NewUser { plan: hold.plan.shared(), since };
                     batch.users.entry((hold.tenant.0, hold.user.shared())).or_insert(new);
                 }
                 if let Some(delta) = &change.usage {

@@ -105,8 +105,10 @@ UNION ALL SELECT number, 0, body FROM wanted CROSS JOIN feed WHERE tenant = $1
     AND number < first + CAST($3 AS bigint)";
 
 pub fn statement(tenant: TenantRef, query: FeedQuery) -> (&'static str, Vec<Value>) {
-    let first = query.after.map(|after| after.saturating_add(1).min(i64::MAX as u64 / 2).cast_signed());
-    (FEED_PAGE, values![tenant.0, first, query.limit])
+    // With the event that is known already, if its seal is to be compared.
+    let known = u64::from(query.seal == 0);
+    let first = query.after.map(|after| after.saturating_add(known).min(i64::MAX as u64 / 2).cast_signed());
+    (FEED_PAGE, values![tenant.0, first, query.limit.saturating_add(1)])
 }
 
 /// Events without their holds.
@@ -114,12 +116,21 @@ pub struct Found {
     first: u64,
     newest: u64,
     entries: Vec<FeedEntry>,
+    /// Of the event before the first one, if it is known.
+    seal: u64,
+    /// The number was given to another event.
+    is_other: bool,
+}
+
+/// Tells events of one number apart. Ids of holds end in what nobody can guess.
+fn seal_of(hold: u128, part: u8) -> u64 {
+    (hold as u64).rotate_left(part.into()).max(1)
 }
 
 /// Reads the rows of [`FEED_PAGE`].
 pub fn found<R: Columns>(rows: &[R], query: FeedQuery) -> Result<Found, LedgerError> {
     let number = |row: &R, at| get::<i64>(row, at).map(i64::cast_unsigned);
-    let mut found = Found { first: 1, newest: 0, entries: Vec::new() };
+    let mut found = Found { first: 1, newest: 0, entries: Vec::new(), seal: query.seal, is_other: false };
     let mut parts = BTreeMap::new();
     for row in rows {
         match get::<Option<&[u8]>>(row, 2)? {
@@ -127,12 +138,26 @@ pub fn found<R: Columns>(rows: &[R], query: FeedQuery) -> Result<Found, LedgerEr
             Some(body) => _ = parts.insert(number(row, 0)?, unpack(body)?),
         }
     }
+    let is_sealed = query.after.is_some() && query.seal != 0;
+    // What is not kept any more cannot be compared.
+    let is_compared = is_sealed && parts.first_key_value().is_some_and(|(number, _)| *number <= found.first);
+    if is_sealed && !is_compared {
+        found.first += 1;
+    }
     for (number, entries) in parts {
         let next = found.first + found.entries.len() as u64;
         if number > next {
             break;
         }
         found.entries.extend(entries.into_iter().skip((next - number) as usize));
+    }
+    if is_compared && !found.entries.is_empty() {
+        let known = found.entries.remove(0);
+        found.is_other = seal_of(u128::from_be_bytes(known.hold), known.part) != query.seal;
+        found.first += 1;
+    } else if is_compared {
+        // The number is beyond the newest.
+        found.first += 1;
     }
     found.entries.truncate(query.limit as usize);
     Ok(found)
@@ -149,10 +174,11 @@ impl Found {
             .collect();
         let last = self.first - 1 + events.len() as u64;
         // Numbers beyond the newest were given before a backup was restored.
-        let is_gone = self.first > self.newest + 1 || (events.is_empty() && last < self.newest);
-        Ok(match is_gone {
+        let is_beyond = self.first > self.newest + 1 || (events.is_empty() && last < self.newest);
+        let seal = events.last().map_or(self.seal, |event| seal_of(event.hold.id.0, event.part));
+        Ok(match is_beyond || self.is_other {
             true => FeedPage::Gone,
-            false => FeedPage::Events { events, last, more: last < self.newest },
+            false => FeedPage::Events { events, last, seal, more: last < self.newest },
         })
     }
 }

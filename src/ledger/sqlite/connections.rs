@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Instant;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -28,6 +29,8 @@ pub(super) struct Writer {
     connection: AsyncMutex<Slot>,
     /// The connection's thread has ended.
     is_lost: AtomicBool,
+    /// When somebody last waited in vain for another process.
+    in_vain: Mutex<Option<Instant>>,
 }
 
 enum Slot {
@@ -45,12 +48,19 @@ pub(super) struct Lane<'w> {
 impl Writer {
     pub fn new(path: Arc<Path>, options: SqliteConnectOptions, connection: SqliteConnection) -> Self {
         let connection = AsyncMutex::new(Slot::Open(connection));
-        Self { path, options, connection, is_lost: AtomicBool::new(false) }
+        Self { path, options, connection, is_lost: AtomicBool::new(false), in_vain: Mutex::default() }
     }
 
-    /// Waits for the lane.
+    /// Waits for the lane. Who stood behind somebody who waited for another process in
+    /// vain has waited for it as well: else each in turn would, and the last one for
+    /// minutes.
     pub async fn lane(&self) -> Result<Lane<'_>, LedgerError> {
+        let begun = Instant::now();
         let mut slot = self.connection.lock().await;
+        if self.in_vain.lock().is_some_and(|at| at > begun) {
+            let path = self.path.display();
+            return Err(LedgerError::Unavailable(format!("the ledger file {path} is locked").into()));
+        }
         if let Slot::Open(connection) = &mut *slot {
             // A rollback may be under way, of a caller that went away. One that
             // fails is SQLite's own doing: it ends a transaction by itself when
@@ -89,6 +99,11 @@ impl Writer {
         let failure = failure.into();
         if let Failure::Sql(sqlx::Error::WorkerCrashed) = failure {
             self.is_lost.store(true, SeqCst);
+        }
+        if let Failure::Sql(error) = &failure
+            && error::is_busy(error)
+        {
+            *self.in_vain.lock() = Some(Instant::now());
         }
         error::at(&self.path, failure)
     }

@@ -87,6 +87,20 @@ async fn what_was_given_is_taken_back_and_what_was_used_of_it_stays_used() {
 }
 
 #[tokio::test]
+async fn an_erased_user_does_not_come_back_with_what_was_taken_back() {
+    let t = people().await;
+    for user in ["a", "b"] {
+        t.spend(user, 600, 300).await;
+    }
+    t.put(PATH, &grant(json!({"ids": ["a", "b"]}), 500)).await.ok();
+    t.erase("a").await;
+    let done = t.post(&format!("{PATH}/undo"), &json!({"reason": "given by mistake"})).await.ok();
+    assert_has(&done, &json!({"state": "undone", "given": 2, "undone": 2}));
+    t.ask("a", 500, 50).await.refused(429, "monthly_quota_exhausted");
+    t.ask("a", 50, 50).await.hold_id();
+}
+
+#[tokio::test]
 async fn a_reset_gives_back_what_the_window_has_used_until_it_ends() {
     let t = Tenant::with(Sheet::new().dr(3).mt(1_000)).await;
     for user in ["a", "b", "c"] {

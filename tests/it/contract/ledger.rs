@@ -78,6 +78,7 @@ macro_rules! contract {
             feed::{
                 events_come_in_the_order_of_commits_whatever_the_pages,
                 an_event_keeps_its_figures_when_its_hold_is_corrected,
+                a_number_that_was_given_to_another_event_is_none,
                 events_belong_to_whoever_their_holds_belong_to,
                 a_reader_misses_nothing_while_many_commit,
                 events_go_before_their_holds_and_numbers_go_on,

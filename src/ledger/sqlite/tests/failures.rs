@@ -178,6 +178,25 @@ async fn a_file_that_others_lock_is_unavailable_until_they_let_go() {
     ledger.commit(vec![change("u_1", 1)]).await.unwrap();
 }
 
+#[tokio::test]
+async fn who_waits_behind_a_wait_in_vain_waits_no_longer() {
+    let dir = Dir::new();
+    let ledger = dir.open().await;
+    pragma(&ledger, "PRAGMA busy_timeout = 200").await;
+    let mut other = dir.other().await;
+    execute(&mut other, "BEGIN IMMEDIATE").await.unwrap();
+    let write = |number| ledger.set_clock(TENANT, Millis(number), written("key_1"));
+    let answers: Vec<String> =
+        futures_util::future::join_all((1..=30).map(write)).await.into_iter().map(unavailable).collect();
+    assert!(answers.iter().all(|text| text.contains("locked")), "{answers:?}");
+    // SQLite was asked by the first one alone.
+    let asked = answers.iter().filter(|text| text.contains("code: 5"));
+    assert_eq!(asked.count(), 1, "{answers:?}");
+    execute(&mut other, "COMMIT").await.unwrap();
+    // By now it is asked again: there is no such tenant.
+    assert!(matches!(write(31).await, Err(LedgerError::Conflict)));
+}
+
 fn user(version: u32) -> User {
     let signals = Signals { device: Some("phone-77".into()), address: Some("1.2.3.4".into()) };
     User {

@@ -164,7 +164,8 @@ impl World {
             }
             5 => {
                 let after = self.random.below(model.feed.len() as u64 + 1);
-                let query = FeedQuery { after: Some(after), limit: 1 + self.random.below(40) as u32 };
+                let query =
+                    FeedQuery { after: Some(after), seal: 0, limit: 1 + self.random.below(40) as u32 };
                 let FeedPage::Events { events, .. } = ledger.feed(TENANT, query).await.unwrap() else {
                     panic!("nothing after {after}")
                 };

@@ -12,7 +12,7 @@ use crate::service::tenancy::catalog::Tenant;
 use crate::service::tenancy::reason::required_reason;
 
 /// Users that can be named one by one.
-const IDS_MAX: usize = 10_000;
+const IDS_MAX: usize = 1_000;
 
 /// What `PUT make-goods/{id}` asks for.
 #[derive(Debug)]

@@ -234,7 +234,9 @@ impl Service {
         let key = key_of(&kept.id)?;
         let mut undone = 0;
         let mut users = Users::All(Some(every_user()));
-        while let Some(page) = users.next(self, tenant).await? {
+        // Those who are erased keep what they were given, too.
+        let mut erased = Some(self.ledger.erased_due(tenant.number, Millis::MAX, u32::MAX).await?);
+        while let Some(page) = users.next(self, tenant).await?.or_else(|| erased.take()) {
             let has = |user: &User| {
                 let grants = user.rights.iter().flat_map(|rights| &rights.grants);
                 grants.into_iter().any(|grant| grant.key.as_ref() == Some(&key))

@@ -26,7 +26,7 @@ fn ended(user_id: &str, number: i64) -> Hold {
 }
 
 async fn page(ledger: &dyn Ledger, tenant: TenantRef, after: Option<u64>, limit: u32) -> FeedPage {
-    ledger.feed(tenant, FeedQuery { after, limit }).await.unwrap()
+    ledger.feed(tenant, FeedQuery { after, seal: 0, limit }).await.unwrap()
 }
 
 /// Everything after an event, in pages of `limit`, and the last number.
@@ -38,7 +38,7 @@ async fn read(
 ) -> (Vec<FeedEvent>, u64) {
     let (mut all, mut place) = (Vec::new(), after);
     loop {
-        let FeedPage::Events { events, last, more } = page(ledger, tenant, place, limit).await else {
+        let FeedPage::Events { events, last, more, .. } = page(ledger, tenant, place, limit).await else {
             panic!("nothing is kept after {place:?}")
         };
         assert!(events.len() <= limit as usize && (!more || !events.is_empty()));
@@ -91,6 +91,43 @@ pub async fn events_come_in_the_order_of_commits_whatever_the_pages(room: impl R
     ledger.commit(vec![event(&ended("u_1", 900), 1, 10)]).await.unwrap();
     let (events, last) = read(&*ledger, TENANT, Some(89), 50).await;
     assert_eq!((ids(&events), last), (vec![(ended("u_1", 900).id, 1)], 90));
+}
+
+/// After a backup was restored, or in a tenant who was made anew, numbers are given again.
+pub async fn a_number_that_was_given_to_another_event_is_none(room: impl Room) {
+    let ledger = room.open().await;
+    let commit = async |tenant, from: i64| {
+        for number in from..from + 30 {
+            let hold = Hold { tenant, ..ended("u_1", number) };
+            ledger.commit(vec![event(&hold, 1, 10)]).await.unwrap();
+        }
+    };
+    commit(TENANT, 0).await;
+    commit(OTHER, 1_000).await;
+    let ask = async |tenant, after: Option<u64>, seal, limit| {
+        ledger.feed(tenant, FeedQuery { after, seal, limit }).await.unwrap()
+    };
+    let (mut place, mut mark, mut seen) = (None, 0, Vec::new());
+    loop {
+        let FeedPage::Events { events, last, seal, more } = ask(TENANT, place, mark, 7).await else {
+            panic!("{place:?} is there")
+        };
+        assert_eq!(ask(OTHER, Some(last), seal, 7).await, FeedPage::Gone, "of another feed, {last}");
+        assert_eq!(ask(TENANT, Some(last), seal ^ 8, 7).await, FeedPage::Gone);
+        assert_eq!(ask(TENANT, Some(last + 1), seal, 7).await, FeedPage::Gone);
+        seen.extend(events.iter().map(|event| event.number));
+        (place, mark) = (Some(last), seal);
+        if !more {
+            break;
+        }
+    }
+    assert!(seen.into_iter().eq(1..=30));
+    // Asked again it is the same place, now and when more has come.
+    let none = FeedPage::Events { events: Vec::new(), last: 30, seal: mark, more: false };
+    assert_eq!(ask(TENANT, place, mark, 7).await, none);
+    commit(TENANT, 500).await;
+    let FeedPage::Events { events, .. } = ask(TENANT, place, mark, 7).await else { panic!("it is there") };
+    assert!(events.iter().map(|event| event.number).eq(31..=37));
 }
 
 pub async fn an_event_keeps_its_figures_when_its_hold_is_corrected(room: impl Room) {
