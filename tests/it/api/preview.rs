@@ -157,7 +157,7 @@ fn told(preview: &Value, effect: &str) -> (u64, BTreeMap<String, u64>) {
 async fn what_it_tells_is_what_then_happens() {
     let recorded = std::env::var_os("PREVIEW_TRACES").is_some();
     let (from, trace) = if recorded { traffic::trace() } else { traffic::made_up() };
-    let trace = &trace[..trace.len().min(number_from_env("PREVIEW_CALLS", 4_000) as usize)];
+    let trace = &trace[..trace.len().min(number_from_env("PREVIEW_CALLS", 4_000))];
     let users = if recorded { 40 } else { 12 };
     let wide = Sheet::new().rb(1_000, 1_000).dr(100_000);
     let narrow = Sheet::new().rb(2, 2).ob(900, 700).cc(1).dr(20).mt(20_000);
