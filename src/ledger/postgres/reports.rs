@@ -4,7 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use sqlx::postgres::PgConnection;
+use futures_util::future::BoxFuture;
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{Connection, Executor};
 
 use super::PostgresLedger;
 use super::connections::within;
@@ -14,13 +16,25 @@ use crate::domain::ids::{HoldId, Name, UserId};
 use crate::domain::time::Millis;
 use crate::ledger::sql::read::{self, Query};
 use crate::ledger::sql::{
-    active, activity, duplicates, history, minutes, outputs, rankings, tallies, totals, tuning, users_many,
+    Failure, active, activity, duplicates, history, minutes, outputs, rankings, tallies, totals, tuning,
+    users_many,
 };
 use crate::ledger::{
-    Answer, Comparison, Duplicate, DuplicatesQuery, Group, KeptPart, MinuteRow, MinutesQuery, Mover,
-    MoversQuery, Output, PlanRefusals, Ranking, RankingQuery, RefusalCount, RefusedCall, Reports,
+    Answer, Comparison, Duplicate, DuplicatesQuery, Group, KeptPart, LedgerError, MinuteRow, MinutesQuery,
+    Mover, MoversQuery, Output, PlanRefusals, Ranking, RankingQuery, RefusalCount, RefusedCall, Reports,
     SpreadQuery, Tally, UsageRow,
 };
+
+/// Asks what goes over millions of rows: compiling such a statement takes longer than it
+/// saves. (More memory for its groups does not help: then they are hashed by one process
+/// instead of sorted by several.)
+async fn uncompiled(connection: &mut PgConnection, query: &Query) -> Result<Vec<PgRow>, Failure> {
+    let mut transaction = connection.begin().await?;
+    transaction.execute("SET LOCAL jit = off").await?;
+    let rows = query.rows(&mut *transaction).await?;
+    transaction.commit().await?;
+    Ok(rows)
+}
 
 impl Reports for PostgresLedger {
     fn add_tally(&self, tally: Arc<Tally>) -> Answer<'_, ()> {
@@ -114,8 +128,9 @@ impl Reports for PostgresLedger {
 
     fn ranking(&self, tenant: TenantRef, query: RankingQuery, today: i32, limit: u32) -> Answer<'_, Ranking> {
         async move {
-            let query = Query::Ranking { tenant, query, today, limit };
-            self.rows(query, |rows| rankings::ranking(&rows)).await
+            let query = &Query::Ranking { tenant, query, today, limit };
+            let rows: BoxFuture<'_, Result<_, LedgerError>> = read!(self, |c| uncompiled(c, query));
+            rankings::ranking(&rows.await?)
         }
         .boxed()
     }
