@@ -235,8 +235,9 @@ impl Service {
         let mut undone = 0;
         let mut users = Users::All(Some(every_user()));
         // Those who are erased keep what they were given, too.
-        let mut erased = Some(self.ledger.erased_due(tenant.number, Millis::MAX, u32::MAX).await?);
-        while let Some(page) = users.next(self, tenant).await?.or_else(|| erased.take()) {
+        let erased = self.ledger.erased_due(tenant.number, Millis::MAX, u32::MAX).await?;
+        let mut erased = erased.chunks(AT_ONCE).map(<[User]>::to_vec);
+        while let Some(page) = users.next(self, tenant).await?.or_else(|| erased.next()) {
             let has = |user: &User| {
                 let grants = user.rights.iter().flat_map(|rights| &rights.grants);
                 grants.into_iter().any(|grant| grant.key.as_ref() == Some(&key))

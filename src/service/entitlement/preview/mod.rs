@@ -7,7 +7,7 @@
 
 mod trial;
 
-use std::collections::{BTreeMap, BinaryHeap, HashSet};
+use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 use crate::domain::cell::Standing;
@@ -271,7 +271,7 @@ impl Preview {
         self.relieved.users += u64::from(felt.relieved > 0);
         self.relieved.calls += felt.relieved;
         self.over.users += u64::from(!felt.over.is_empty());
-        for limit in felt.over.iter().collect::<HashSet<_>>() {
+        for limit in &felt.over {
             *self.over.by.entry(limit.clone()).or_default() += 1;
         }
         if felt.refused + felt.relieved > 0 || !felt.over.is_empty() {
