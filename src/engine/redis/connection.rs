@@ -237,7 +237,7 @@ async fn dial_each(
     for client in clients {
         match client.get_multiplexed_async_connection_with_config(&settings()).await {
             Ok(mut connection) => {
-                let life = if asks { life(&mut connection).await } else { None };
+                let life = if asks { life(&mut connection).await? } else { None };
                 return Ok((connection, life));
             }
             Err(why) => error = error.or(Some(why)),
@@ -247,13 +247,21 @@ async fn dial_each(
 }
 
 /// `None`: it does not say (not everybody may ask).
-async fn life(connection: &mut MultiplexedConnection) -> Option<Life> {
+///
+/// # Errors
+/// Nothing was heard. That must not pass for a server of which nothing is known: while the
+/// ledger is away, nobody could vouch for what it has.
+async fn life(connection: &mut MultiplexedConnection) -> redis::RedisResult<Option<Life>> {
     let mut question = redis::cmd("INFO");
     question.arg("server").arg("replication");
-    let text: String = question.query_async(connection).await.ok()?;
+    let text: String = match question.query_async(connection).await {
+        Err(error) if matches!(Trouble::of(&error), Trouble::Final(_)) => return Ok(None),
+        answer => answer?,
+    };
     let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     // The first ends with the process, the second with its time as a primary.
-    Some([line("run_id")?.trim().to_owned(), line("master_replid")?.trim().to_owned()])
+    let life = line("run_id").zip(line("master_replid"));
+    Ok(life.map(|(process, primary)| [process.trim().to_owned(), primary.trim().to_owned()]))
 }
 
 /// We have our own time-outs, and the crate's would come on top.

@@ -60,10 +60,14 @@ async fn connections_to_redis_that_break_while_postgres_is_away_close_no_door() 
     let load = Load::start(&pair);
     load.answers(SOME).await;
     postgres.kill();
+    // Some break again before the new one has said whose it is.
+    proxy.lose_replies(2, b"replication");
     for _ in 0..5 {
         proxy.cut();
         load.answers(SOME / 5).await;
     }
+    assert!(proxy.lost() > 0);
+    proxy.lose_replies(0, b"");
     postgres.restart();
     let told = load.stop().await;
     assert_eq!((told.refused(), pair.rebuilt()), (0, 0));
