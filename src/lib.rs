@@ -17,11 +17,11 @@
 //! | 1 | [`outbound`] | calls to the addresses that tenants name |
 //! | 2 | [`service`] | the use cases; the only place where engine and ledger meet |
 //! | 3 | [`http`] | routes, tokens, problems, headers: HTTP in, HTTP out |
-//! | 5 | [`cli`], [`config`], [`telemetry`], [`startup`] | subcommands, settings, logs, and the one place that picks back ends |
+//! | 4 | [`cli`], [`config`], [`telemetry`], [`startup`] | subcommands, settings, logs, and the one place that picks back ends |
 //!
-//! (Floor 4 is kept for the console.) One request goes one way down and one
-//! way up: route, caller, command, service, charges, one engine call, ledger,
-//! decision, reply. `docs/architecture.md` follows one through the house.
+//! One request goes one way down and one way up: route, caller, command,
+//! service, charges, one engine call, ledger, decision, reply.
+//! `docs/architecture.md` follows one through the house.
 
 pub mod domain;
 

@@ -14,6 +14,8 @@ use futures_util::Stream;
 use super::problem::{Kind, Problem};
 use crate::domain::document::{Fault, Node, Reader};
 
+const JSON: &str = "application/json";
+
 /// Largest body of a single call.
 pub const MAX_BODY: usize = 64 * 1024;
 /// Largest body of a batch.
@@ -27,6 +29,17 @@ pub async fn read(
     max: usize,
     patience: Duration,
 ) -> Result<Bytes, Problem> {
+    read_as(JSON, headers, payload, max, patience).await
+}
+
+/// As [`read`], of the media type `media`.
+pub async fn read_as(
+    media: &str,
+    headers: &HeaderMap,
+    payload: &mut Payload,
+    max: usize,
+    patience: Duration,
+) -> Result<Bytes, Problem> {
     let length =
         headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if length.is_none_or(|length| length == 0) && !headers.contains_key(header::TRANSFER_ENCODING) {
@@ -35,7 +48,7 @@ pub async fn read(
     if length.is_some_and(|length| length > max as u64) {
         return Err(too_large(max));
     }
-    require_json(headers)?;
+    require(media, headers)?;
     match collect(payload, max, patience).await {
         Some(result) => result,
         None => Err(Problem::new(Kind::RequestTimeout, "The body did not arrive in time.")),
@@ -47,18 +60,18 @@ pub fn too_large(max: usize) -> Problem {
     Problem::new(Kind::BodyTooLarge, format!("The body is larger than {max} bytes.")).with_max(max as u64)
 }
 
-fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
+fn require(media: &str, headers: &HeaderMap) -> Result<(), Problem> {
     let unsupported = |detail| Err(Problem::new(Kind::UnsupportedMediaType, detail));
     let Some(value) = headers.get(header::CONTENT_TYPE) else {
-        return unsupported("Send the body with Content-Type: application/json.");
+        return unsupported(format!("Send the body with Content-Type: {media}."));
     };
     let essence = value.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default();
-    if !essence.trim_ascii().eq_ignore_ascii_case(b"application/json") {
-        return unsupported("The body must be application/json.");
+    if !essence.trim_ascii().eq_ignore_ascii_case(media.as_bytes()) {
+        return unsupported(format!("The body must be {media}."));
     }
     match headers.get(header::CONTENT_ENCODING) {
         Some(coding) if !coding.as_bytes().eq_ignore_ascii_case(b"identity") => {
-            unsupported("The body must be sent without a content coding.")
+            unsupported("The body must be sent without a content coding.".into())
         }
         _ => Ok(()),
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use actix_web::HttpRequest;
 use actix_web::dev::Payload;
 use actix_web::http::header::{self, HeaderMap, HeaderValue};
+use actix_web::http::{Method, Uri};
 use actix_web::web::{Bytes, Data};
 
 use super::State;
@@ -18,10 +19,49 @@ use crate::domain::ids::{RequestId, UserId};
 use crate::service::tenancy::settings::Settings;
 use crate::service::{Caller, Service, Tenant};
 
+/// What a call begins with.
+pub enum Head {
+    /// As it came.
+    Wire(HttpRequest),
+    /// As a page of the console asks.
+    Page { method: Method, uri: Uri, headers: HeaderMap },
+}
+
+impl Head {
+    pub fn method(&self) -> &Method {
+        match self {
+            Self::Wire(request) => request.method(),
+            Self::Page { method, .. } => method,
+        }
+    }
+
+    pub fn uri(&self) -> &Uri {
+        match self {
+            Self::Wire(request) => request.uri(),
+            Self::Page { uri, .. } => uri,
+        }
+    }
+
+    pub fn headers(&self) -> &HeaderMap {
+        match self {
+            Self::Wire(request) => request.headers(),
+            Self::Page { headers, .. } => headers,
+        }
+    }
+
+    /// What is known of the connection.
+    pub fn connection<T: 'static>(&self) -> Option<&T> {
+        match self {
+            Self::Wire(request) => request.conn_data(),
+            Self::Page { .. } => None,
+        }
+    }
+}
+
 /// An authenticated request that has found its route.
 pub struct Call {
     pub state: Data<State>,
-    pub request: HttpRequest,
+    pub head: Head,
     pub payload: Payload,
     /// As it stands in the answer.
     pub request_id: HeaderValue,
@@ -47,7 +87,7 @@ impl Call {
     }
 
     pub fn headers(&self) -> &HeaderMap {
-        self.request.headers()
+        self.head.headers()
     }
 
     /// The tenant the credentials speak for. Operators have none.
@@ -78,14 +118,14 @@ impl Call {
 
     async fn read_body(&mut self, max: usize) -> Result<Bytes, Problem> {
         let patience = self.state.settings.body_timeout;
-        body::read(self.request.headers(), &mut self.payload, max, patience).await
+        body::read(self.head.headers(), &mut self.payload, max, patience).await
     }
 
     /// The decoded path segment of `{name}` in the route's path.
     pub fn segment(&self, name: &str) -> Result<String, Problem> {
         let is_it = |part: &str| part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) == Some(name);
         let position = self.route.path.split('/').position(is_it);
-        let raw = position.and_then(|index| self.request.uri().path().split('/').nth(index));
+        let raw = position.and_then(|index| self.head.uri().path().split('/').nth(index));
         let decoded = percent_decode(raw.unwrap_or_default());
         let text = decoded.map(|text| text.into_owned());
         text.ok_or_else(|| {
@@ -101,7 +141,7 @@ impl Call {
 
     /// Reads the query's parameters; see [`Query::read`].
     pub fn query<T>(&self, read: impl FnOnce(&mut Parameters<'_>) -> Option<T>) -> Result<T, Problem> {
-        let query = Query(self.request.uri().query().unwrap_or_default());
+        let query = Query(self.head.uri().query().unwrap_or_default());
         query.read(read).map_err(Problem::invalid_query)
     }
 

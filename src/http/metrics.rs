@@ -18,7 +18,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use super::problem::Kind;
-use super::routes::ROUTES;
+use super::routes;
 use crate::service::Service;
 use crate::service::outage::Operation;
 
@@ -131,7 +131,7 @@ impl Metrics {
         let streams = Gauge::default();
         let stream_events = Counter::default();
         let by_route = Family::<RouteLabels, Histogram>::new_with_constructor(|| Histogram::new(BUCKETS));
-        let names = ROUTES.iter().map(|route| (route.method_name(), route.path));
+        let names = routes::every().map(|route| (route.method_name(), route.path));
         let durations = names
             .chain([("_OTHER", "none")])
             .map(|(method, route)| by_route.get_or_create(&RouteLabels { method, route }).clone())
@@ -234,7 +234,7 @@ impl Metrics {
 
     /// A request was answered; `route` is its place in the table of routes.
     pub fn answered(&self, route: Option<usize>, status: StatusCode, duration: Duration) {
-        let place = route.unwrap_or(ROUTES.len());
+        let place = route.unwrap_or(self.durations.len() - 1);
         if let Some(histogram) = self.durations.get(place) {
             histogram.observe(duration.as_secs_f64());
         }

@@ -17,7 +17,7 @@ use futures_util::FutureExt;
 
 use super::State;
 use super::auth;
-use super::call::Call;
+use super::call::{Call, Head};
 use super::cors;
 use super::problem::{Kind, Problem};
 use super::reply::{Answer, Reply};
@@ -145,7 +145,7 @@ async fn handle(
     }
     let call = Call {
         state: state.clone(),
-        request: request.clone(),
+        head: Head::Wire(request.clone()),
         payload: payload.into_inner(),
         request_id: request_id.clone(),
         route,

@@ -6,6 +6,7 @@ mod batch;
 mod body;
 mod call;
 mod check;
+mod console;
 mod cors;
 pub mod export;
 mod feedback;

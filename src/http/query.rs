@@ -3,7 +3,7 @@
 //! user's.
 
 use std::borrow::Cow;
-use std::fmt::Display;
+use std::fmt::{Display, Write};
 use std::ops::RangeInclusive;
 
 use crate::domain::document::Fault;
@@ -14,6 +14,28 @@ pub fn percent_decode(text: &str) -> Option<Cow<'_, str>> {
         return Some(Cow::Borrowed(text));
     }
     decode(text.as_bytes(), false).map(Cow::Owned)
+}
+
+/// `text` as a path segment or a value of a query.
+pub fn percent_encode(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(byte.into()),
+            // Writing to a String cannot fail.
+            other => drop(write!(encoded, "%{other:02X}")),
+        }
+    }
+    encoded
+}
+
+/// All pairs of a form's body, decoded, in its order. `None`: it is no form.
+pub fn pairs(text: &str) -> Option<Vec<(String, String)>> {
+    let pair = |pair: &str| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        Some((decode(name.as_bytes(), true)?, decode(value.as_bytes(), true)?))
+    };
+    text.split('&').filter(|pair| !pair.is_empty()).map(pair).collect()
 }
 
 /// A query string's parameters, as far as they are asked for.
@@ -142,6 +164,17 @@ mod tests {
         {
             assert_eq!(percent_decode(encoded).as_deref(), Some(decoded));
         }
+    }
+
+    #[test]
+    fn what_is_encoded_decodes_to_the_same() {
+        for text in ["a/b", "あ", "a+b c", "%41", "{}", "", "../x?y=1&z#"] {
+            let encoded = percent_encode(text);
+            assert!(encoded.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~%".contains(&b)), "{encoded}");
+            assert_eq!(percent_decode(&encoded).as_deref(), Some(text));
+            assert_eq!(pairs(&format!("x={encoded}&")), Some(vec![("x".into(), text.into())]));
+        }
+        assert_eq!(pairs("a=%ff"), None);
     }
 
     #[test]

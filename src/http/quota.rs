@@ -57,7 +57,7 @@ pub async fn of_me(call: Call) -> Answer {
     security(("bearer" = ["me"])),
 )]
 pub async fn stream(call: Call) -> Answer {
-    if *call.request.method() == Method::HEAD {
+    if *call.head.method() == Method::HEAD {
         return Ok(Reply::events(stream::empty()));
     }
     let caller = call.caller.as_deref().ok_or_else(|| Problem::not_found("caller"))?;

@@ -16,7 +16,7 @@ use super::admin::{
 use super::auth::Access;
 use super::call::Call;
 use super::reply::Answer;
-use super::{check, feedback, health, holds, quota, usage};
+use super::{check, console, feedback, health, holds, quota, usage};
 use crate::service::Scopes;
 
 pub type Handler = fn(Call) -> LocalBoxFuture<'static, Answer>;
@@ -25,6 +25,7 @@ pub struct Route {
     pub method: Method,
     /// Segments in braces are names for [`Call::segment`].
     pub path: &'static str,
+    /// The console finds out by itself who looks at it.
     pub access: Access,
     pub handler: Handler,
 }
@@ -150,6 +151,11 @@ pub static ROUTES: &[Route] = &[
     route!(GET "/problems/{code}", Access::Public, health::problem_page),
 ];
 
+/// Every route, those of the console last.
+pub fn every() -> impl Iterator<Item = &'static Route> {
+    ROUTES.iter().chain(console::ROUTES)
+}
+
 /// What the table says about a request.
 pub enum Found {
     Route {
@@ -165,11 +171,11 @@ pub enum Found {
 pub fn find(method: &Method, path: &str) -> Found {
     let wanted = if *method == Method::HEAD { &Method::GET } else { method };
     let here = |route: &Route| matches(route.path, path);
-    let position = ROUTES.iter().position(|route| route.method == *wanted && here(route));
-    if let Some(index) = position {
-        return Found::Route { index, route: &ROUTES[index] };
+    let mut numbered = every().enumerate();
+    if let Some((index, route)) = numbered.find(|(_, route)| route.method == *wanted && here(route)) {
+        return Found::Route { index, route };
     }
-    let mut allowed: Vec<&str> = ROUTES.iter().filter(|route| here(route)).map(Route::method_name).collect();
+    let mut allowed: Vec<&str> = every().filter(|route| here(route)).map(Route::method_name).collect();
     if allowed.is_empty() {
         return Found::Nothing;
     }
@@ -221,7 +227,7 @@ mod tests {
 
     #[test]
     fn no_route_hides_another() {
-        for (index, route) in ROUTES.iter().enumerate() {
+        for (index, route) in every().enumerate() {
             let Found::Route { index: found, .. } = find(&route.method, route.path) else {
                 panic!("{} is not found", route.path)
             };

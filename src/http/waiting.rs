@@ -61,7 +61,7 @@ impl Presence for Asking {
 /// properly whatever becomes of the connection.
 pub async fn check(call: &Call, tenant: &Arc<Tenant>, command: CheckCommand) -> Result<CheckReply, Problem> {
     let (answer, answered) = oneshot::channel();
-    let peer = call.request.conn_data::<Peer>().cloned();
+    let peer = call.head.connection::<Peer>().cloned();
     let (service, tenant, bulk) = (Arc::clone(&call.state.service), Arc::clone(tenant), command.bulk);
     actix_web::rt::spawn(async move {
         let asking = Asking { answer, peer };

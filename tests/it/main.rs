@@ -1,7 +1,7 @@
 //! All tests that look at the service from outside, in one binary.
 //!
 //! `harness` starts the real service and speaks to it; `api` holds what callers may rely on;
-//! `cli` is the command line; `contract` is what every back end must do;
+//! `cli` is the command line; `console` is what people look at; `contract` is what every back end must do;
 //! `model` compares it with a second, slow implementation; `faults` kills it and crowds it;
 //! `engine_redis` is the way to Redis, on each of its topologies;
 //! `upstream` puts the service in front of a model vendor;
@@ -10,6 +10,7 @@
 
 mod api;
 mod cli;
+mod console;
 mod contract;
 mod docs;
 mod engine_redis;

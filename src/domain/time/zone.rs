@@ -110,6 +110,12 @@ impl Zone {
         &self.name
     }
 
+    /// What a wall clock shows at `at`, as the instant at which one in UTC shows it.
+    pub fn wall_clock(&self, at: Millis) -> Millis {
+        let offset = self.rules.to_offset(timestamp(at.0.div_euclid(1000))).seconds();
+        Millis(at.0 + i64::from(offset) * 1000)
+    }
+
     /// Days since 1970-01-01 of the local date.
     pub fn local_day(&self, at: Millis) -> i32 {
         let seconds = at.0.div_euclid(1000);

@@ -9,6 +9,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use secrecy::zeroize::Zeroizing;
+
 use crate::domain::ids::UserId;
 
 use super::keyring::{Key, Proof};
@@ -220,6 +222,16 @@ impl Registry {
         let verified = Verified { caller: caller.clone(), key };
         self.tokens.insert(bearer, |known| **known == *bearer, || (bearer.into(), verified), bearer.len());
         admit(caller)
+    }
+
+    /// Encrypts what a browser keeps in place of credentials.
+    pub fn seal_session(&self, text: &str) -> Result<String, ServiceError> {
+        self.files.seal_session(text)
+    }
+
+    /// What was sealed as a session; `None` if it was not, or under another secret.
+    pub fn unseal_session(&self, sealed: &str) -> Option<Zeroizing<String>> {
+        self.files.unseal_session(sealed)
     }
 
     /// The key of that id, looked up at once if it is not known here.

@@ -31,6 +31,8 @@ pub(in crate::service) struct KeyFiles {
     naming: Zeroizing<[u8; 32]>,
     /// Makes the secrets of webhooks.
     signing: Zeroizing<[u8; 32]>,
+    /// Encrypts sessions of the console.
+    visiting: Zeroizing<[u8; 32]>,
     /// The server's secret was made just now: nothing older rests on it.
     is_new: bool,
 }
@@ -56,6 +58,7 @@ impl KeyFiles {
             sealing: derive("apportion 2026-11 encryption of shared secrets"),
             naming: derive("apportion 2026-11 pseudonyms of erased users"),
             signing: derive("apportion 2026-11 secrets of webhooks"),
+            visiting: derive("apportion 2026-11 sessions of the console"),
             is_new,
         })
     }
@@ -115,31 +118,27 @@ impl KeyFiles {
 
     /// Encrypts a shared secret for the key `kid`.
     pub fn seal(&self, kid: &str, secret: &str) -> Result<String, ServiceError> {
-        let failed = |_| ServiceError::Corrupt("a secret cannot be encrypted".into());
-        let key = RandomizedNonceKey::new(&AES_256_GCM, &*self.sealing).map_err(failed)?;
-        let mut text = secret.as_bytes().to_vec();
-        let nonce = key.seal_in_place_append_tag(Aad::from(kid), &mut text).map_err(failed)?;
-        text.splice(0..0, *nonce.as_ref());
-        Ok(STANDARD.encode(text))
+        Ok(STANDARD.encode(seal(&self.sealing, kid, secret)?))
     }
 
     /// The secret that was sealed for the key `kid`.
     pub fn unseal(&self, kid: &str, sealed: &str) -> Result<Zeroizing<String>, ServiceError> {
-        let open = || {
-            let mut text = STANDARD.decode(sealed).ok()?;
-            let mut secret = text.split_off(text.len().min(NONCE_LEN));
-            let nonce = Nonce::try_assume_unique_for_key(&text).ok()?;
-            let key = RandomizedNonceKey::new(&AES_256_GCM, &*self.sealing).ok()?;
-            let length = key.open_in_place(nonce, Aad::from(kid), &mut secret).ok()?.len();
-            secret.truncate(length);
-            String::from_utf8(secret).ok()
-        };
-        let unreadable = || {
+        let secret = STANDARD.decode(sealed).ok().and_then(|sealed| unseal(&self.sealing, kid, sealed));
+        secret.ok_or_else(|| {
             ServiceError::Corrupt(format!(
                 "the secret of key '{kid}' was encrypted under another {SERVER_KEY}"
             ))
-        };
-        open().map(Zeroizing::new).ok_or_else(unreadable)
+        })
+    }
+
+    /// Encrypts what a browser keeps for the console, so that every node can read it.
+    pub fn seal_session(&self, text: &str) -> Result<String, ServiceError> {
+        Ok(URL_SAFE_NO_PAD.encode(seal(&self.visiting, "", text)?))
+    }
+
+    /// What was sealed as a session; `None` if this server did not seal it.
+    pub fn unseal_session(&self, sealed: &str) -> Option<Zeroizing<String>> {
+        unseal(&self.visiting, "", URL_SAFE_NO_PAD.decode(sealed).ok()?)
     }
 
     /// Keeps a private key (PKCS#8) in a file of its own.
@@ -179,6 +178,25 @@ impl KeyFiles {
         let safe: String = kid.chars().filter(char::is_ascii_alphanumeric).collect();
         self.dir.join(format!("{safe}.pem"))
     }
+}
+
+/// Encrypts `text`, which opens only beside the same `purpose`.
+fn seal(key: &[u8; 32], purpose: &str, text: &str) -> Result<Vec<u8>, ServiceError> {
+    let failed = |_| ServiceError::Corrupt("a secret cannot be encrypted".into());
+    let key = RandomizedNonceKey::new(&AES_256_GCM, key).map_err(failed)?;
+    let mut sealed = text.as_bytes().to_vec();
+    let nonce = key.seal_in_place_append_tag(Aad::from(purpose), &mut sealed).map_err(failed)?;
+    sealed.splice(0..0, *nonce.as_ref());
+    Ok(sealed)
+}
+
+fn unseal(key: &[u8; 32], purpose: &str, mut sealed: Vec<u8>) -> Option<Zeroizing<String>> {
+    let mut secret = sealed.split_off(sealed.len().min(NONCE_LEN));
+    let nonce = Nonce::try_assume_unique_for_key(&sealed).ok()?;
+    let key = RandomizedNonceKey::new(&AES_256_GCM, key).ok()?;
+    let length = key.open_in_place(nonce, Aad::from(purpose), &mut secret).ok()?.len();
+    secret.truncate(length);
+    String::from_utf8(secret).ok().map(Zeroizing::new)
 }
 
 /// Bytes as PEM, 64 characters a line.
@@ -272,6 +290,22 @@ mod tests {
         assert!(files.unseal("k1", "").is_err());
         let other = tempfile::tempdir().unwrap();
         assert!(KeyFiles::open(other.path(), None).unwrap().unseal("k1", &sealed).is_err());
+    }
+
+    #[test]
+    fn a_session_opens_on_every_node_of_the_same_secret_and_as_nothing_else() {
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let files = KeyFiles::open(dir.path(), None).unwrap();
+        let sealed = files.seal_session("who and since when").unwrap();
+        let again = KeyFiles::open(dir.path(), None).unwrap();
+        assert_eq!(&*again.unseal_session(&sealed).unwrap(), "who and since when");
+        assert!(KeyFiles::open(other.path(), None).unwrap().unseal_session(&sealed).is_none());
+        let last = if sealed.ends_with('A') { 'B' } else { 'A' };
+        for broken in ["", "x", &sealed[1..], &format!("{}{last}", &sealed[..sealed.len() - 1])] {
+            assert!(files.unseal_session(broken).is_none(), "{broken}");
+        }
+        let as_secret = URL_SAFE_NO_PAD.encode(STANDARD.decode(files.seal("", "x").unwrap()).unwrap());
+        assert!(files.unseal_session(&as_secret).is_none(), "each has a key of its own");
     }
 
     #[test]
