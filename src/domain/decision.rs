@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::cell::Standing;
 use super::condition::PauseKind;
 use super::ids::Label;
-use super::plan::{Advice, Enforce, Limit, Meter, Rule, Scope};
+use super::plan::{Advice, Enforce, Limit, Meter, Rule, Scope, Visibility};
 use super::quantity::{Ppm, add_saturating};
 use super::step::{Shortfall, Shown};
 use super::time::{Millis, Period, Zone};
@@ -87,6 +87,7 @@ pub struct LimitRow {
     pub zone: Option<Arc<Zone>>,
     /// The length of windows that always last the same.
     pub window_seconds: Option<u32>,
+    pub visibility: Visibility,
 }
 
 impl LimitRow {
@@ -103,6 +104,7 @@ impl LimitRow {
             scope: limit.scope,
             meter: limit.rule.meter().cloned(),
             enforce: limit.enforce,
+            visibility: limit.visibility,
             standing: shown.standing,
             would_refuse: shown.would_refuse,
         }

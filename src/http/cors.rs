@@ -9,7 +9,7 @@ use super::reply::Reply;
 use crate::service::Caller;
 
 const EXPOSED: HeaderValue = HeaderValue::from_static(
-    "RateLimit, RateLimit-Policy, Retry-After, retry-after-ms, x-request-id, x-should-retry",
+    "Date, RateLimit, RateLimit-Policy, Retry-After, retry-after-ms, x-request-id, x-should-retry",
 );
 
 pub fn is_for_browsers(path: &str) -> bool {
@@ -30,17 +30,25 @@ pub fn preflight(headers: &HeaderMap) -> Reply {
         .with_header(header::VARY, HeaderValue::from_static("origin"))
 }
 
-/// Lets the page read the answer when its origin is on the tenant's list.
+/// Lets the page read the answer when its origin is on the tenant's list. An answer
+/// to nobody in particular tells nothing of any tenant: every page may read that its
+/// token is no good any more.
 pub fn add_headers(path: &str, asked: &HeaderMap, caller: Option<&Caller>, answer: &mut HeaderMap) {
     if !is_for_browsers(path) {
         return;
     }
     let Some(origin) = asked.get(header::ORIGIN) else { return };
-    let Some(tenant) = caller.and_then(|caller| caller.tenant.as_ref()) else { return };
     answer.insert(header::VARY, HeaderValue::from_static("origin"));
     let text = origin.to_str().unwrap_or_default();
     let is_listed = |listed: &String| listed == "*" || listed.eq_ignore_ascii_case(text);
-    if tenant.catalog().settings.cors_origins.iter().any(is_listed) {
+    let may_read = match caller {
+        None => true,
+        Some(caller) => caller
+            .tenant
+            .as_ref()
+            .is_some_and(|tenant| tenant.catalog().settings.cors_origins.iter().any(is_listed)),
+    };
+    if may_read {
         answer.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
         answer.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
     }

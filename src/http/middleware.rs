@@ -138,7 +138,8 @@ async fn handle(
     }
     let_in?;
     if let Some(tenant) = trail.caller.as_ref().and_then(|caller| caller.tenant.as_ref()) {
-        let reads = route.path.starts_with("/v1/admin/") || route.path == "/v1/holds";
+        let reads =
+            route.path.starts_with("/v1/admin/") || ["/v1/holds", "/v1/me/usage"].contains(&route.path);
         if reads || tenant.test {
             state.service.catch_up(tenant, reads).await?;
         }

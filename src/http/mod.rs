@@ -15,6 +15,7 @@ mod holds;
 mod metrics;
 mod middleware;
 mod openapi;
+mod own_use;
 mod page;
 mod problem;
 mod query;

@@ -12,7 +12,7 @@ use super::admin::{
     capacity, clock, consumers, doubts, events, export, keys, make_goods, models, movers, orgs, outputs,
     plans, pools, preview, records, refusals, settings, tenants, tuning, users, webhooks,
 };
-use super::{check, feedback, health, holds, problem, quota, usage};
+use super::{check, feedback, health, holds, own_use, problem, quota, usage};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -24,7 +24,7 @@ use super::{check, feedback, health, holds, problem, quota, usage};
         check::check, check::check_batch,
         holds::settle, holds::settle_batch, holds::release, holds::extend, holds::get, holds::find,
         usage::record,
-        quota::of_user, quota::of_me, quota::stream,
+        quota::of_user, quota::of_me, quota::stream, own_use::of_me,
         plans::all, plans::get, plans::put, plans::versions, plans::restore, preview::preview, tuning::get,
         users::all, users::get, users::put, users::erase, users::change_plan, users::put_overrides, users::grant,
         orgs::get, orgs::put, orgs::quota, orgs::put_overrides, orgs::grant,

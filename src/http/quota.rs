@@ -10,10 +10,10 @@ use utoipa::ToSchema;
 use super::call::Call;
 use super::problem::Problem;
 use super::reply::{Answer, Reply, json_bytes};
-use super::views::{LimitView, PlanRef, is_shown_to_users};
+use super::views::{LimitView, PercentView, PlanRef, is_shown_to_users};
 use crate::domain::decision::LimitRow;
 use crate::domain::ids::UserId;
-use crate::domain::plan::{Enforce, PerCall};
+use crate::domain::plan::{Enforce, PerCall, Visibility};
 use crate::domain::time::Millis;
 use crate::service::{Heard, QuotaState, QuotaView};
 
@@ -144,7 +144,11 @@ impl From<PerCall> for PerCallView {
 #[schema(as = QuotaRow)]
 pub struct QuotaRowView<'a> {
     #[serde(flatten)]
-    row: LimitView<'a>,
+    row: ShownRow<'a>,
+    /// What the plan shows its users of this limit, `percent` or `hidden`; absent: all of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, pattern = "^(percent|hidden)$")]
+    visibility: Option<&'static str>,
     state: &'static str,
     #[schema(value_type = Option<String>, format = DateTime)]
     next_call_at: Option<Millis>,
@@ -155,6 +159,15 @@ pub struct QuotaRowView<'a> {
     /// Of a limit under `enforce = "shadow"`: how often it would have refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     would_refuse: Option<u32>,
+}
+
+/// Where a limit stands: exactly, or in percents where a user may see no more.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+#[schema(as = ShownRow)]
+pub enum ShownRow<'a> {
+    Exact(LimitView<'a>),
+    Percent(PercentView<'a>),
 }
 
 impl<'a> QuotaReply<'a> {
@@ -180,11 +193,15 @@ impl<'a> QuotaReply<'a> {
     }
 }
 
-impl<'a> From<&'a (LimitRow, QuotaState)> for QuotaRowView<'a> {
-    fn from((row, quota): &'a (LimitRow, QuotaState)) -> Self {
+impl<'a> QuotaRowView<'a> {
+    fn new((row, quota): &'a (LimitRow, QuotaState), shown: Shown) -> Self {
         let is_window = row.standing.kind() == "window";
         Self {
-            row: LimitView::from(row),
+            row: match (shown, row.visibility) {
+                (Shown::ToUsers, Visibility::Percent) => ShownRow::Percent(PercentView::from(row)),
+                _ => ShownRow::Exact(LimitView::from(row)),
+            },
+            visibility: (row.visibility != Visibility::Exact).then(|| row.visibility.as_str()),
             state: quota.state.as_str(),
             next_call_at: quota.next_call_at,
             forecast_exhausted_at: is_window.then_some(quota.forecast_exhausted_at),
@@ -198,5 +215,5 @@ fn rows<S: Serializer>(
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     let is_shown = |(row, _): &&(LimitRow, QuotaState)| *shown == Shown::All || is_shown_to_users(row);
-    serializer.collect_seq(rows.iter().filter(is_shown).map(QuotaRowView::from))
+    serializer.collect_seq(rows.iter().filter(is_shown).map(|row| QuotaRowView::new(row, *shown)))
 }

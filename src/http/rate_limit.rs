@@ -115,7 +115,7 @@ fn write_parameter(field: &mut Vec<u8>, key: &[u8], value: u64) {
 mod tests {
     use super::*;
     use crate::domain::ids::Label;
-    use crate::domain::plan::{Enforce, Meter};
+    use crate::domain::plan::{Enforce, Meter, Visibility};
 
     fn row(name: &str, meter: Option<Meter>, standing: Standing) -> LimitRow {
         LimitRow {
@@ -125,6 +125,7 @@ mod tests {
             enforce: Enforce::Hard,
             standing,
             would_refuse: 0,
+            visibility: Visibility::Exact,
             zone: None,
             window_seconds: None,
         }

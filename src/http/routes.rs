@@ -16,7 +16,7 @@ use super::admin::{
 use super::auth::Access;
 use super::call::Call;
 use super::reply::Answer;
-use super::{check, console, feedback, health, holds, quota, usage};
+use super::{check, console, feedback, health, holds, own_use, quota, usage};
 use crate::service::Scopes;
 
 pub type Handler = fn(Call) -> LocalBoxFuture<'static, Answer>;
@@ -75,6 +75,7 @@ pub static ROUTES: &[Route] = &[
     route!(POST "/v1/pools/{pool}/feedback", CHECK, feedback::tell),
     route!(GET "/v1/users/{user}/quota", QUOTA, quota::of_user),
     route!(GET "/v1/me/quota", Access::Own, quota::of_me),
+    route!(GET "/v1/me/usage", Access::Own, own_use::of_me),
     route!(GET "/v1/me/quota/stream", Access::Own, quota::stream),
     route!(GET "/v1/admin/plans", READ, plans::all),
     route!(GET "/v1/admin/plans/{id}", READ, plans::get),

@@ -127,6 +127,25 @@ impl Standing {
         }
     }
 
+    /// What is left and what is held of a whole, in percents rounded down.
+    pub fn percents(&self) -> (u64, u64) {
+        let (whole, remaining, held) = match *self {
+            Self::Bucket { capacity, remaining, held, .. } => (capacity, remaining, held),
+            Self::Window { limit, granted, remaining, held, .. } => {
+                (limit.saturating_add(granted), remaining, held)
+            }
+            Self::Slots { limit, remaining, in_use } => (limit, remaining, in_use),
+            Self::Rolling { limit, remaining, .. } => (limit, remaining, 0),
+        };
+        let percent = |part: u64| match whole {
+            0 => 0,
+            // Amounts are below 2^53, a hundred times one below 2^60.
+            _ => (part.min(whole) * 100) / whole,
+        };
+        let left = percent(remaining);
+        (left, percent(held).min(100 - left))
+    }
+
     /// More is gone than the limit gives.
     pub fn is_over(&self) -> bool {
         match self {

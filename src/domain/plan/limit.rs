@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Enforce, Filter, Limit, Meter, Rule, Scope};
+use super::{Enforce, Filter, Limit, Meter, Rule, Scope, Visibility};
 use crate::domain::document::{Field, Reader};
 use crate::domain::ids::Label;
 use crate::domain::quantity::{MAX_AMOUNT, MAX_BUCKET, MAX_SLOTS, Ppm};
@@ -104,8 +104,16 @@ impl Head {
     }
 
     pub(super) fn into_limit(self, scope: Scope, rule: Rule, warn_at: Vec<Ppm>) -> Limit {
-        let degrade = Vec::new();
-        Limit { name: self.name, scope, enforce: self.enforce, filter: self.filter, rule, warn_at, degrade }
+        Limit {
+            name: self.name,
+            scope,
+            enforce: self.enforce,
+            filter: self.filter,
+            rule,
+            warn_at,
+            degrade: Vec::new(),
+            visibility: Visibility::default(),
+        }
     }
 }
 
@@ -311,6 +319,9 @@ pub(super) fn to_json(limit: &Limit) -> Map<String, Value> {
     }
     if limit.enforce != Enforce::Hard {
         json.insert("enforce".into(), limit.enforce.as_str().into());
+    }
+    if limit.visibility != Visibility::Exact {
+        json.insert("visibility".into(), limit.visibility.as_str().into());
     }
     let lists = [("models", &limit.filter.models), ("features", &limit.filter.features)];
     for (name, globs) in lists.into_iter().filter(|(_, globs)| !globs.is_empty()) {

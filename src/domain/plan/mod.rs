@@ -76,6 +76,7 @@ pub struct Limit {
     pub warn_at: Vec<Ppm>,
     /// What is advised from a share on, ascending.
     pub degrade: Vec<Degrade>,
+    pub visibility: Visibility,
 }
 
 /// Whose account a limit counts in.
@@ -97,6 +98,17 @@ pub enum Enforce {
     Soft,
     /// Admits and only counts what it would have refused.
     Shadow,
+}
+
+/// What users are shown of a limit; backends and admins see all of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Visibility {
+    #[default]
+    Exact,
+    /// Whole percents, and no amounts.
+    Percent,
+    /// Nothing, but that it refuses.
+    Hidden,
 }
 
 /// Which checks a limit counts; empty lists match all.

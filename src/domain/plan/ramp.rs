@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Enforce, Filter, Limit, Meter, Rule, Scope, limit};
+use super::{Enforce, Filter, Limit, Meter, Rule, Scope, Visibility, limit};
 use crate::domain::document::Reader;
 use crate::domain::ids::Label;
 use crate::domain::quantity::{MAX_AMOUNT, Ppm};
@@ -72,6 +72,7 @@ impl Ramp {
             },
             warn_at: Vec::new(),
             degrade: Vec::new(),
+            visibility: Visibility::Exact,
         })
     }
 

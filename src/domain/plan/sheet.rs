@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::degrade;
 use super::limit::{self, Given, Head, Kind};
-use super::{Enforce, Limit, LintWarning, MAX_LIMITS, PerCall, Scope, Sheet};
+use super::{Enforce, Limit, LintWarning, MAX_LIMITS, PerCall, Scope, Sheet, Visibility};
 use crate::domain::document::{Fault, Node, Reader};
 use crate::domain::ids::{Label, Name};
 use crate::domain::quantity::{MAX_AMOUNT, Ppm};
@@ -93,12 +93,13 @@ fn read_limit(r: &mut Reader<'_, '_>, per_call: &PerCall, names: &mut HashSet<La
     let kind = Kind::read(r)?;
     let scopes = [("user", Scope::User), ("org", Scope::Org), ("tenant", Scope::Tenant)];
     let scope = r.optional("scope").choice(&scopes).unwrap_or(Scope::User);
+    let visibility = r.optional("visibility").choice(&Visibility::WORDS).unwrap_or_default();
     let warn_at = limit::read_warn_at(r, kind);
     let rule = match limit::read_rule(r, kind, scope)? {
         Given::Is(rule) => rule,
         Given::LeftOut => return None,
     };
-    let limit = head?.into_limit(scope, rule, warn_at?);
+    let limit = Limit { visibility, ..head?.into_limit(scope, rule, warn_at?) };
     if !names.insert(limit.name.clone()) {
         r.fault("name", format!("is the name of another limit too: {}", limit.name));
     }

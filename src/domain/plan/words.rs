@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Enforce, Meter, PoolCounts, Rule, Scope};
+use super::{Enforce, Meter, PoolCounts, Rule, Scope, Visibility};
 use crate::domain::ids::{InvalidId, Label};
 use crate::domain::quantity::MAX_AMOUNT;
 
@@ -57,6 +57,19 @@ impl Enforce {
             Self::Hard => "hard",
             Self::Soft => "soft",
             Self::Shadow => "shadow",
+        }
+    }
+}
+
+impl Visibility {
+    pub(super) const WORDS: [(&'static str, Self); 3] =
+        [("exact", Self::Exact), ("percent", Self::Percent), ("hidden", Self::Hidden)];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Percent => "percent",
+            Self::Hidden => "hidden",
         }
     }
 }

@@ -91,6 +91,9 @@ pub struct SheetLimit {
     /// Windows: shares at which a warning is given.
     #[schema(example = json!([0.8, 0.95]))]
     pub warn_at: Option<Vec<f64>>,
+    /// What users see of it in `me/quota`: amounts, whole percents, or nothing.
+    #[schema(default = "exact", pattern = "^(exact|percent|hidden)$")]
+    pub visibility: Option<String>,
 }
 
 /// A sheet, and how it comes into force.

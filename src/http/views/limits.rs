@@ -8,7 +8,7 @@ use crate::domain::cell::Standing;
 use crate::domain::decision::{LimitRow, Warning};
 use crate::domain::hold::Granted;
 use crate::domain::ids::{Label, Name};
-use crate::domain::plan::{Enforce, Meter, Scope};
+use crate::domain::plan::{Enforce, Meter, Scope, Visibility};
 use crate::domain::time::{Millis, Zone};
 use crate::service::WouldRefuse;
 
@@ -227,6 +227,56 @@ pub struct RollingView<'a> {
     over: bool,
 }
 
+/// A limit of which users are told percents only.
+#[derive(Serialize, ToSchema)]
+#[schema(as = PercentRow)]
+pub struct PercentView<'a> {
+    name: &'a str,
+    scope: &'static str,
+    /// `bucket`, `window` or `slots`
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    meter: Option<&'a str>,
+    /// Rounded down.
+    #[schema(minimum = 0, maximum = 100)]
+    remaining_percent: u64,
+    /// Of calls that run; rounded down.
+    #[schema(minimum = 0, maximum = 100)]
+    held_percent: u64,
+    /// Windows only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<SpanView>)]
+    window: Option<Option<SpanView<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    resets_at: Option<Option<Millis>>,
+}
+
+impl<'a> From<&'a LimitRow> for PercentView<'a> {
+    fn from(row: &'a LimitRow) -> Self {
+        let (remaining_percent, held_percent) = row.standing.percents();
+        let window = match row.standing {
+            Standing::Window { window, .. } => Some(window),
+            _ => None,
+        };
+        Self {
+            name: row.name.as_str(),
+            scope: row.scope.as_str(),
+            kind: row.standing.kind(),
+            meter: row.meter.as_ref().map(Meter::as_str),
+            remaining_percent,
+            held_percent,
+            window: window.map(|span| span.map(|span| span_view(span, row))),
+            resets_at: window.map(|span| span.map(|(_, end)| end)),
+        }
+    }
+}
+
+fn span_view((start, end): (Millis, Millis), row: &LimitRow) -> SpanView<'_> {
+    SpanView { start, end, zone: row.zone.as_deref().map(Zone::name) }
+}
+
 impl<'a> From<&'a LimitRow> for LimitView<'a> {
     fn from(row: &'a LimitRow) -> Self {
         let (name, scope, kind) = (row.name.as_str(), row.scope.as_str(), row.standing.kind());
@@ -248,7 +298,6 @@ impl<'a> From<&'a LimitRow> for LimitView<'a> {
                 })
             }
             Standing::Window { limit, granted, used, held, remaining, over_by, window } => {
-                let span = |(start, end)| SpanView { start, end, zone: row.zone.as_deref().map(Zone::name) };
                 Self::Window(WindowView {
                     name,
                     scope,
@@ -260,7 +309,7 @@ impl<'a> From<&'a LimitRow> for LimitView<'a> {
                     held,
                     remaining,
                     over_by,
-                    window: window.map(span),
+                    window: window.map(|span| span_view(span, row)),
                     resets_at: window.map(|(_, end)| end),
                     over,
                 })
@@ -283,9 +332,9 @@ impl<'a> From<&'a LimitRow> for LimitView<'a> {
     }
 }
 
-/// Users are not shown what belongs to the tenant or the vendor.
+/// Users are not shown what belongs to the tenant or the vendor, nor what their plan hides.
 pub fn is_shown_to_users(row: &LimitRow) -> bool {
-    matches!(row.scope, Scope::User | Scope::Org)
+    matches!(row.scope, Scope::User | Scope::Org) && row.visibility != Visibility::Hidden
 }
 
 #[cfg(test)]
@@ -293,7 +342,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::domain::plan::Advice;
+    use crate::domain::plan::{Advice, Visibility};
     use crate::domain::quantity::Ppm;
 
     fn row(meter: Option<Meter>, enforce: Enforce, standing: Standing) -> Value {
@@ -306,6 +355,7 @@ mod tests {
             enforce,
             standing,
             would_refuse: 0,
+            visibility: Visibility::Exact,
             zone: Some(zone),
             window_seconds: None,
         };

@@ -9,7 +9,8 @@ pub mod rights;
 
 pub use hold::{AmountsView, FinishedView, HoldReply, HoldView};
 pub use limits::{
-    GrantedView, LimitView, PlanRef, Rows, WarningView, Warnings, WouldRefuseView, is_shown_to_users,
+    GrantedView, LimitView, PercentView, PlanRef, Rows, WarningView, Warnings, WouldRefuseView,
+    is_shown_to_users,
 };
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]

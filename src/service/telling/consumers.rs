@@ -197,7 +197,7 @@ fn page(
     Consumers { before, rows: rows.collect(), total: ranking.total, count: ranking.count, next, query }
 }
 
-fn ratio(part: u64, whole: u64) -> Option<f64> {
+pub(super) fn ratio(part: u64, whole: u64) -> Option<f64> {
     // To a millionth: more digits would be noise.
     (whole > 0).then(|| (part as f64 / whole as f64 * 1e6).round() / 1e6)
 }

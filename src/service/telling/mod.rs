@@ -6,6 +6,7 @@ pub mod consumers;
 pub(super) mod events;
 pub(super) mod kept;
 pub mod movers;
+pub mod own_use;
 pub(super) mod quota;
 pub mod records;
 pub mod refusals;

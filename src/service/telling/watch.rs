@@ -260,7 +260,7 @@ impl Told {
         view.cache_read_weight.0.hash(&mut hasher);
         let shown = view.limits.iter().filter(|(row, _)| matches!(row.scope, Scope::User | Scope::Org));
         for (row, _) in shown {
-            (&row.name, row.scope, &row.meter, row.enforce as u8).hash(&mut hasher);
+            (&row.name, row.scope, &row.meter, row.enforce as u8, row.visibility).hash(&mut hasher);
             (row.zone.as_deref().map(Zone::name), row.window_seconds).hash(&mut hasher);
             if row.enforce == Enforce::Shadow {
                 row.would_refuse.hash(&mut hasher);
@@ -294,7 +294,7 @@ impl Told {
 mod tests {
     use super::*;
     use crate::domain::ids::{Label, Name};
-    use crate::domain::plan::{Meter, PerCall};
+    use crate::domain::plan::{Meter, PerCall, Visibility};
     use crate::domain::quantity::Ppm;
     use crate::service::{CallState, QuotaState};
 
@@ -307,6 +307,7 @@ mod tests {
                 enforce: Enforce::Hard,
                 standing: *standing,
                 would_refuse: 0,
+                visibility: Visibility::Exact,
                 zone: None,
                 window_seconds: None,
             };

@@ -36,6 +36,7 @@ mod operators;
 mod orgs;
 mod outputs;
 mod overrides;
+mod own_use;
 mod paying;
 mod plans;
 mod pools;

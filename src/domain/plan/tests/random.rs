@@ -63,6 +63,7 @@ fn document() -> impl Strategy<Value = Value> {
         rule(),
         prop::sample::select(vec!["hard", "soft", "shadow"]),
         prop::sample::select(vec!["user", "org", "tenant"]),
+        prop::sample::select(vec!["exact", "percent", "hidden"]),
         list("[a-zA-Z0-9._:/*?-]{1,8}"),
         list("[a-z0-9_*?]{1,8}"),
     );
@@ -75,12 +76,13 @@ fn document() -> impl Strategy<Value = Value> {
             );
             let degrade: Vec<Value> = degrade.collect();
             let limits =
-                limits.into_iter().enumerate().map(|(n, (mut limit, enforce, scope, models, features))| {
+                limits.into_iter().enumerate().map(|(n, (mut limit, enforce, scope, visibility, models, features))| {
                     // Only users have a day on which their months begin.
                     let scope = if limit["anchor"] == "user" { "user" } else { scope };
                     limit["name"] = json!(format!("limit_{n}"));
                     limit["enforce"] = json!(enforce);
                     limit["scope"] = json!(scope);
+                    limit["visibility"] = json!(visibility);
                     limit["models"] = json!(models);
                     limit["features"] = json!(features);
                     limit
@@ -143,7 +145,7 @@ fn anything() -> impl Strategy<Value = Value> {
                 "id", "name", "limits", "per_call", "kind", "bucket", "window", "slots", "rolling", "meter",
                 "requests", "limit", "capacity", "refill_per_minute", "period", "day", "month", "hours",
                 "days", "session_hours", "zone", "anchor", "user", "scope", "enforce", "models", "features",
-                "warn_at", "degrade", "at", "vendor_limit", "burst_share", "window_seconds", "margin", "max_input_tokens",
+                "warn_at", "visibility", "percent", "degrade", "at", "vendor_limit", "burst_share", "window_seconds", "margin", "max_input_tokens",
                 "cache_read_weight", "aliases", "input", "*",
             ])
             .prop_map(str::to_owned),

@@ -221,6 +221,20 @@ fn faulty_limits_are_refused() {
 }
 
 #[test]
+fn what_users_are_shown_is_one_of_three_words() {
+    let limit = |word: &str| {
+        with_limits(&format!(r#"{{ name = "s", kind = "slots", limit = 1, visibility = "{word}" }}"#))
+    };
+    assert_eq!(
+        sheet(&with_limits(r#"{ name = "s", kind = "slots", limit = 1 }"#)).limits[0].visibility,
+        Visibility::Exact
+    );
+    assert_eq!(sheet(&limit("percent")).limits[0].visibility, Visibility::Percent);
+    assert_eq!(sheet(&limit("hidden")).limits[0].visibility, Visibility::Hidden);
+    assert_eq!(pointers(&sheet_faults(&limit("some"))), ["/limits/0/visibility"]);
+}
+
+#[test]
 fn rolling_limits_are_for_pools() {
     let text = with_limits(
         r#"{ name = "o", kind = "rolling", meter = "requests", limit = 5, window_seconds = 60 }"#,
