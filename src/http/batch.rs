@@ -4,7 +4,6 @@ use super::call::Call;
 use super::problem::{Kind, Problem};
 use super::reply::{Answer, Reply};
 use crate::domain::document::{Fault, Node, Reader};
-use crate::service::tenancy::settings::Settings;
 
 /// Most items of a batch.
 pub const MAX_ITEMS: usize = 100;
@@ -40,7 +39,6 @@ pub async fn answer<C, R>(
     decide: impl AsyncFnOnce(Vec<C>) -> Result<Vec<R>, Problem>,
     render: impl Fn(usize, R) -> Answer,
     call: &Call,
-    settings: &Settings,
 ) -> Answer {
     let mut commands = Vec::with_capacity(items.len());
     let places: Vec<Result<(), Problem>> = items
@@ -54,7 +52,7 @@ pub async fn answer<C, R>(
             Some((index, result)) => render(index, result),
             None => Err(Problem::new(Kind::Internal, "The service left this item out.")),
         });
-        answer.unwrap_or_else(|problem| call.item_reply(problem, settings))
+        answer.unwrap_or_else(|problem| call.item_reply(problem))
     });
     Ok(join(&replies.collect::<Vec<_>>()))
 }
@@ -102,12 +100,13 @@ mod tests {
     use actix_web::http::header::{HeaderName, HeaderValue};
 
     use super::*;
+    use crate::http::problem::PLAIN;
 
     #[test]
     fn a_batch_carries_status_headers_and_body_of_every_item() {
         let fine = Reply::json(&serde_json::json!({"decision": "allow"}))
             .with_header(HeaderName::from_static("ratelimit"), HeaderValue::from_static("\"a\";r=1"));
-        let bad = Problem::new(Kind::InvalidRequest, "The body is wrong.").into_reply(60);
+        let bad = Problem::new(Kind::InvalidRequest, "The body is wrong.").into_reply(&PLAIN);
         let reply = join(&[fine, bad]);
         let json: serde_json::Value = serde_json::from_slice(&reply.body).unwrap();
         assert_eq!(json["results"][0]["status"], 200);

@@ -11,12 +11,11 @@ use actix_web::web::{Bytes, Data};
 use super::State;
 use super::body;
 use super::page::{Key, Page};
-use super::problem::{Kind, Problem};
+use super::problem::{Form, Kind, Problem};
 use super::query::{Parameters, Query, percent_decode};
 use super::reply::Reply;
 use super::routes::Route;
 use crate::domain::ids::{RequestId, UserId};
-use crate::service::tenancy::settings::Settings;
 use crate::service::{Caller, Service, Tenant};
 
 /// What a call begins with.
@@ -81,9 +80,17 @@ impl Call {
     }
 
     /// Turns a problem of one item of a batch into that item's answer.
-    pub fn item_reply(&self, problem: Problem, settings: &Settings) -> Reply {
-        problem.log_cause(self.request_id.to_str().unwrap_or_default());
-        problem.into_reply(settings.max_auto_retry_seconds.into())
+    pub fn item_reply(&self, problem: Problem) -> Reply {
+        let form = self.form();
+        problem.log_cause(form.request_id);
+        problem.into_reply(&form)
+    }
+
+    /// In which form refusals are told.
+    pub fn form(&self) -> Form<'_> {
+        let uri = self.head.uri();
+        let request_id = self.request_id.to_str().unwrap_or_default();
+        Form::of(uri.path(), uri.query(), self.caller.as_deref(), request_id)
     }
 
     pub fn headers(&self) -> &HeaderMap {

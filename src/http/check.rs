@@ -18,6 +18,7 @@ use crate::domain::document::Reader;
 use crate::domain::ids::{Label, Name, RequestId, UserId};
 use crate::domain::plan::Meter;
 use crate::domain::quantity::MAX_AMOUNT;
+use crate::service::tenancy::settings::Shape;
 use crate::service::{
     Allowed, CheckCommand, CheckReply, MaxOutput, ServiceError, THEY_ALLOW, Tenant, WouldRefuse,
 };
@@ -58,7 +59,7 @@ pub async fn check(mut call: Call) -> Answer {
         0 => call.service().check(tenant, command).await?,
         _ => super::waiting::check(&call, tenant, command).await?,
     };
-    decision(decided, tenant, counted)
+    decision(decided, tenant, counted, call.form().shape)
 }
 
 /// Asks for up to 100 calls, each decided on its own, in order.
@@ -72,13 +73,14 @@ pub async fn check_batch(mut call: Call) -> Answer {
     let body = call.batch_body().await?;
     let items = batch::read(&body, "checks", |fields| read_check(fields, None, true))?;
     let tenant = call.tenant()?;
-    let catalog = tenant.catalog();
     let counted: Vec<Option<Counted<'_>>> =
         items.iter().flatten().map(|command| Counted::new(command, &call.state.metrics)).collect();
-    let render =
-        |index: usize, decided: Result<CheckReply, ServiceError>| decision(decided?, tenant, counted[index]);
+    let shape = call.form().shape;
+    let render = |index: usize, decided: Result<CheckReply, ServiceError>| {
+        decision(decided?, tenant, counted[index], shape)
+    };
     let decide = async |commands| Ok(call.service().check_batch(tenant, commands).await);
-    batch::answer(items, decide, render, &call, &catalog.settings).await
+    batch::answer(items, decide, render, &call).await
 }
 
 /// A check as asked. `key` is the `Idempotency-Key` header.
@@ -197,13 +199,18 @@ pub fn read_amounts(fields: &mut Reader<'_, '_>) -> Vec<(Label, u64)> {
 }
 
 /// The answer to a decision; a refusal is a problem from here on.
-fn decision(decided: CheckReply, tenant: &Tenant, counted: Option<Counted<'_>>) -> Answer {
+fn decision(
+    decided: CheckReply,
+    tenant: &Tenant,
+    counted: Option<Counted<'_>>,
+    shape: Option<Shape>,
+) -> Answer {
     if let Some(counted) = counted {
         counted.count(&decided);
     }
     match decided {
-        CheckReply::Allowed(allowed) => Ok(allow(&allowed)),
-        CheckReply::Refused(refusal) => Err(refused(refusal, tenant)),
+        CheckReply::Allowed(allowed) => Ok(allow(&allowed, shape)),
+        CheckReply::Refused(refusal) => Err(refused(refusal, tenant, shape)),
     }
 }
 
@@ -236,7 +243,7 @@ impl<'a> Counted<'a> {
     }
 }
 
-fn allow(allowed: &Allowed) -> Reply {
+fn allow(allowed: &Allowed, shape: Option<Shape>) -> Reply {
     let mut reply = Reply::json(&AllowView {
         decision: "allow",
         hold: allowed.hold.as_ref().map(|hold| HoldView::new(hold, allowed.now)),
@@ -248,17 +255,17 @@ fn allow(allowed: &Allowed) -> Reply {
         would_refuse: allowed.would_refuse.as_ref().map(WouldRefuseView::from),
         degraded: allowed.degraded,
     });
-    rate_limit::push_headers(&mut reply.headers, &allowed.limits, allowed.now);
+    rate_limit::push_headers(&mut reply.headers, &allowed.limits, allowed.now, shape);
     if allowed.replayed {
         reply.headers.push((IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true")));
     }
     reply
 }
 
-fn refused(refusal: Refusal, tenant: &Tenant) -> Problem {
+fn refused(refusal: Refusal, tenant: &Tenant, shape: Option<Shape>) -> Problem {
     let now = tenant.now();
     let mut headers = Headers::with_capacity(8);
-    rate_limit::push_headers(&mut headers, &refusal.limits, now);
+    rate_limit::push_headers(&mut headers, &refusal.limits, now, shape);
     Problem::refused(refusal, tenant.catalog().settings.denial_status, now).with_headers(headers)
 }
 

@@ -58,7 +58,6 @@ pub async fn settle_batch(mut call: Call) -> Answer {
         Some(BatchItem { id: HoldId::parse(id?), usage: usage? })
     })?;
     let tenant = call.tenant()?;
-    let catalog = tenant.catalog();
     // Ids that cannot be of any hold are not worth a look-up.
     let known: Vec<bool> = items.iter().flatten().map(|item| item.id.is_some()).collect();
     let decide = async |items: Vec<BatchItem>| {
@@ -72,7 +71,7 @@ pub async fn settle_batch(mut call: Call) -> Answer {
         Ok(known.iter().map_while(result).collect())
     };
     let render = |_: usize, settled: Result<FinishReply, ServiceError>| finish(&call, settled?);
-    batch::answer(items, decide, render, &call, &catalog.settings).await
+    batch::answer(items, decide, render, &call).await
 }
 
 struct BatchItem {

@@ -19,7 +19,7 @@ use super::State;
 use super::auth;
 use super::call::{Call, Head};
 use super::cors;
-use super::problem::{Kind, Problem};
+use super::problem::{self, Form, Kind, Problem};
 use super::reply::{Answer, Reply};
 use super::routes::{self, Found};
 use crate::service::Caller;
@@ -29,9 +29,6 @@ const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 /// Header fields of a request may have this many bytes together.
 const MAX_HEADER_BYTES: usize = 32 * 1024;
-
-/// The tenant's own bound is not known before the caller is.
-const DEFAULT_MAX_AUTO_RETRY_SECONDS: u64 = 60;
 
 /// Answers every request.
 pub async fn front_door(request: HttpRequest, payload: web::Payload, state: Data<State>) -> HttpResponse {
@@ -45,7 +42,9 @@ pub async fn front_door(request: HttpRequest, payload: web::Payload, state: Data
     let answer = guarded(handling, show(&request_id)).await;
     let reply = answer.unwrap_or_else(|problem| {
         problem.log_cause(show(&request_id));
-        problem.into_reply(trail.max_auto_retry_seconds())
+        let uri = request.uri();
+        let caller = trail.caller.as_deref();
+        problem.into_reply(&Form::of(uri.path(), uri.query(), caller, show(&request_id)))
     });
 
     let duration = begun.elapsed();
@@ -94,13 +93,6 @@ impl Trail {
         let tenant = self.caller.as_ref()?.tenant.as_ref()?;
         Some(tenant.id.as_str())
     }
-
-    fn max_auto_retry_seconds(&self) -> u64 {
-        let tenant = self.caller.as_ref().and_then(|caller| caller.tenant.as_ref());
-        tenant.map_or(DEFAULT_MAX_AUTO_RETRY_SECONDS, |tenant| {
-            tenant.catalog().settings.max_auto_retry_seconds.into()
-        })
-    }
 }
 
 /// The order of refusals: who are you, may you, is there such a thing, and
@@ -137,6 +129,7 @@ async fn handle(
         auth::authorize(caller, access)?;
     }
     let_in?;
+    problem::asked(path, request.uri().query())?;
     if let Some(tenant) = trail.caller.as_ref().and_then(|caller| caller.tenant.as_ref()) {
         let reads =
             route.path.starts_with("/v1/admin/") || ["/v1/holds", "/v1/me/usage"].contains(&route.path);
@@ -274,7 +267,7 @@ mod tests {
         async fn broken() -> Answer {
             panic!("this text must not leave")
         }
-        let reply = guarded(broken(), "req_1").await.unwrap_err().into_reply(60);
+        let reply = guarded(broken(), "req_1").await.unwrap_err().into_reply(&problem::PLAIN);
         assert_eq!(reply.status.as_u16(), 500);
         assert!(!String::from_utf8_lossy(&reply.body).contains("must not leave"));
     }

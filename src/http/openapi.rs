@@ -3,7 +3,8 @@
 //! What is the same for every route is added here and not written at each:
 //! the shape of problems, and the refusals that any call may meet.
 
-use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::path::{Operation, Parameter, ParameterBuilder, ParameterIn, PathItem};
+use utoipa::openapi::schema::{ObjectBuilder, Type};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{Content, Ref, RefOr, Response};
 use utoipa::{Modify, OpenApi};
@@ -46,7 +47,10 @@ use super::{check, feedback, health, holds, own_use, problem, quota, usage};
         health::livez, health::readyz, health::metrics,
         health::openapi_json, health::docs_file, health::problem_page,
     ),
-    components(schemas(problem::ProblemView, problem::FaultView, problem::ViolationView)),
+    components(schemas(
+        problem::ProblemView, problem::FaultView, problem::ViolationView,
+        problem::ShapedProblem,
+    )),
     tags(
         (name = "checks", description = "Before a call: may it be made?"),
         (name = "holds", description = "After a call: what was used?"),
@@ -64,7 +68,9 @@ struct Document;
 const INTRODUCTION: &str = "Per-user plans in front of every model call: check, hold, settle.\n\n\
     Amounts are whole numbers up to 9007199254740991, times are RFC 3339 in UTC with milliseconds. \
     Unknown body fields are refused, unknown query parameters ignored. Every error is \
-    `application/problem+json` with a `code` that never changes its meaning.";
+    `application/problem+json` with a `code` that never changes its meaning; `?shape=openai` and \
+    `?shape=anthropic` (or the setting `shape`, for calls) tell it in that vendor's form, and add the \
+    vendor's own rate limit headers to a decision.";
 
 /// The description as JSON, the same text for the same program.
 pub fn json() -> String {
@@ -106,6 +112,8 @@ struct Problems;
 
 impl Modify for Problems {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let components = document.components.get_or_insert_default();
+        components.parameters.insert("shape".into(), shape_parameter().into());
         for item in document.paths.paths.values_mut() {
             operations(item).for_each(add_problems);
         }
@@ -116,7 +124,27 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
     [&mut item.get, &mut item.put, &mut item.post, &mut item.delete].into_iter().flatten()
 }
 
+/// The query parameter that all routes with credentials know.
+fn shape_parameter() -> Parameter {
+    let words =
+        ObjectBuilder::new().schema_type(Type::String).enum_values(Some(["none", "openai", "anthropic"]));
+    let text = "In whose form errors and rate limits are told; `none`: as problems.";
+    ParameterBuilder::new()
+        .name("shape")
+        .parameter_in(ParameterIn::Query)
+        .description(Some(text))
+        .schema(Some(words))
+        .build()
+}
+
 fn add_problems(operation: &mut Operation) {
+    let has_shapes = operation.security.is_some();
+    if has_shapes {
+        operation
+            .parameters
+            .get_or_insert_default()
+            .push(RefOr::Ref(Ref::new("#/components/parameters/shape")));
+    }
     let responses = &mut operation.responses.responses;
     let mut add = |status: &str, description: &str| {
         responses.entry(status.into()).or_insert_with(|| Response::new(description).into());
@@ -133,6 +161,10 @@ fn add_problems(operation: &mut Operation) {
         {
             let problem = Content::new(Some(Ref::from_schema_name("Problem")));
             response.content.insert("application/problem+json".into(), problem.into());
+            if has_shapes {
+                let shaped = Content::new(Some(Ref::from_schema_name("ShapedProblem")));
+                response.content.insert("application/json".into(), shaped.into());
+            }
         }
     }
 }

@@ -5,6 +5,8 @@
 //! or no length at all (slots). The draft knows no unit for tokens or credits,
 //! so the meter goes into our own parameter `quota-unit`.
 
+mod vendors;
+
 use actix_web::http::header::{HeaderName, HeaderValue};
 
 use super::reply::Headers;
@@ -12,6 +14,7 @@ use crate::domain::cell::Standing;
 use crate::domain::decision::LimitRow;
 use crate::domain::plan::Scope;
 use crate::domain::time::Millis;
+use crate::service::tenancy::settings::Shape;
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const STANDING: HeaderName = HeaderName::from_static("ratelimit");
@@ -19,8 +22,12 @@ const STANDING: HeaderName = HeaderName::from_static("ratelimit");
 /// RFC 9651 integers have at most 15 digits.
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-/// Adds both fields for the rows of user scope, if there are any.
-pub fn push_headers(headers: &mut Headers, rows: &[LimitRow], now: Millis) {
+/// Adds both fields for the rows of user scope, if there are any, and those of
+/// the vendor in whose form the caller is answered.
+pub fn push_headers(headers: &mut Headers, rows: &[LimitRow], now: Millis, shape: Option<Shape>) {
+    if let Some(shape) = shape {
+        vendors::push(headers, rows, now, shape);
+    }
     let mut policy = Vec::with_capacity(96 * rows.len());
     let mut standing = Vec::with_capacity(64 * rows.len());
     for row in rows.iter().filter(|row| row.scope == Scope::User) {
@@ -153,7 +160,7 @@ mod tests {
 
     fn fields(rows: &[LimitRow], now: i64) -> Option<(String, String)> {
         let mut headers = Headers::new();
-        push_headers(&mut headers, rows, Millis(now));
+        push_headers(&mut headers, rows, Millis(now), None);
         let text = |name: &HeaderName| {
             let value = headers.iter().find(|(key, _)| key == name).map(|(_, value)| value);
             value.map(|value| value.to_str().unwrap().to_owned())

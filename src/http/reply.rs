@@ -19,7 +19,7 @@ pub type Answer = Result<Reply, Problem>;
 pub type Headers = Vec<(HeaderName, HeaderValue)>;
 
 const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
+pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 #[derive(Debug)]
 pub struct Reply {

@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::http::State;
 use crate::http::auth;
 use crate::http::call::{Call, Head};
-use crate::http::problem::{Kind, Problem};
+use crate::http::problem::{Kind, PLAIN, Problem};
 use crate::http::query::percent_encode;
 use crate::http::reply::{Reply, json_bytes};
 use crate::http::routes::{self, Found};
@@ -74,7 +74,7 @@ impl Fault {
 
 impl From<Problem> for Fault {
     fn from(problem: Problem) -> Self {
-        Self::of(&problem.into_reply(0))
+        Self::of(&problem.into_reply(&PLAIN))
     }
 }
 

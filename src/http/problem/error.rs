@@ -58,12 +58,13 @@ fn sentence(error: &ServiceError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::problem::PLAIN;
 
     #[test]
     fn internal_text_never_leaves() {
         let secret = "disk I/O error in /var/lib/secret.db";
         for error in [ServiceError::StoreUnavailable(secret.into()), ServiceError::Corrupt(secret.into())] {
-            let reply = Problem::from(error).into_reply(60);
+            let reply = Problem::from(error).into_reply(&PLAIN);
             let body = String::from_utf8(reply.body.to_vec()).unwrap();
             assert!(!body.contains("secret"), "{body}");
         }

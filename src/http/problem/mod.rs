@@ -8,6 +8,7 @@ mod catalogue;
 mod error;
 mod pages;
 mod refusal;
+mod shape;
 mod view;
 
 use std::borrow::Cow;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use actix_web::http::StatusCode;
 use actix_web::http::header::{self, HeaderName, HeaderValue};
 
-use super::reply::{Headers, Reply, json_bytes};
+use super::reply::{Headers, JSON, Reply, json_bytes};
 use crate::domain::document::Fault;
 use crate::domain::hold::Hold;
 use crate::domain::time::Millis;
@@ -24,6 +25,7 @@ use crate::service::ServiceError;
 
 pub use catalogue::Kind;
 pub use pages::page;
+pub use shape::{Form, PLAIN, ShapedProblem, asked};
 pub use view::{FaultView, ProblemView, ViolationView};
 
 use refusal::Denied;
@@ -168,9 +170,12 @@ impl Problem {
 
     /// The answer. A client is told to retry by itself only when that helps
     /// and the wait is at most `max_auto_retry_seconds`.
-    pub fn into_reply(self, max_auto_retry_seconds: u64) -> Reply {
+    pub fn into_reply(self, form: &Form<'_>) -> Reply {
         let status = self.status();
-        let body = json_bytes(&ProblemView::new(&self.0, status.as_u16()));
+        let (media_type, body) = match form.shape {
+            Some(shape) => (JSON, shape::body(shape, &self.0, status, form.request_id)),
+            None => (PROBLEM_JSON, json_bytes(&ProblemView::new(&self.0, status.as_u16()))),
+        };
         let parts = *self.0;
         let wait_ms = parts.retry_after_ms.filter(|_| parts.kind.entry().retryable);
         let mut headers = parts.headers;
@@ -178,9 +183,9 @@ impl Problem {
             headers.push((header::RETRY_AFTER, HeaderValue::from(wait_ms.div_ceil(1000).max(1))));
             headers.push((RETRY_AFTER_MS, HeaderValue::from(wait_ms)));
         }
-        let short = wait_ms.unwrap_or(0) <= max_auto_retry_seconds.saturating_mul(1000);
+        let short = wait_ms.unwrap_or(0) <= form.max_auto_retry_seconds.saturating_mul(1000);
         let should_retry = if parts.kind.entry().retryable && short { "true" } else { "false" };
         headers.push((SHOULD_RETRY, HeaderValue::from_static(should_retry)));
-        Reply { status, kind: Some(parts.kind), headers, ..Reply::bytes(PROBLEM_JSON, body.into()) }
+        Reply { status, kind: Some(parts.kind), headers, ..Reply::bytes(media_type, body.into()) }
     }
 }

@@ -48,7 +48,7 @@ impl From<Code> for Kind {
 
 impl Kind {
     /// An allowance that waiting does not bring back soon.
-    fn is_quota(self) -> bool {
+    pub(super) fn is_quota(self) -> bool {
         matches!(
             self,
             Self::DailyQuotaExhausted
@@ -146,6 +146,7 @@ mod tests {
 
     use super::*;
     use crate::domain::plan::{Meter, Scope};
+    use crate::http::problem::PLAIN;
     use crate::http::reply::Reply;
 
     fn violation(remedy: Remedy) -> Violation {
@@ -172,7 +173,7 @@ mod tests {
             hold: None,
             limits: vec![],
         };
-        let reply = Problem::refused(refusal, denial_status, Millis(0)).into_reply(60);
+        let reply = Problem::refused(refusal, denial_status, Millis(0)).into_reply(&PLAIN);
         let body = serde_json::from_slice(&reply.body).unwrap();
         (reply, body)
     }

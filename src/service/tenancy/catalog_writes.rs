@@ -448,7 +448,6 @@ fn read_settings(body: &Node<'_>, catalog: &Catalog) -> Result<(Settings, Option
     let read = |fields: &mut Reader<'_, '_>| {
         let reason = optional_reason(fields);
         let settings = catalog.settings.changed_by(fields);
-        settings.refuse_what_does_nothing(fields);
         let unknown = |plan: &&Name| catalog.plan(plan).is_none();
         if let Some(plan) = settings.default_plan.as_ref().filter(unknown) {
             fields.fault("default_plan", format!("is not a plan of this tenant: {plan}"));

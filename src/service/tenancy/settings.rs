@@ -80,6 +80,14 @@ const OUTAGES: [(&str, OnOutage); 2] = [("closed", OnOutage::Closed), ("bounded"
 const ENFORCEMENTS: [(&str, Enforcement); 2] =
     [("enforce", Enforcement::Enforce), ("shadow", Enforcement::Shadow)];
 
+impl Shape {
+    /// `none` is the form of our own.
+    pub fn parse(text: &str) -> Result<Option<Self>, &'static str> {
+        let known = SHAPES.iter().find(|(word, _)| *word == text);
+        known.map(|(_, shape)| *shape).ok_or("must be one of: none, openai, anthropic")
+    }
+}
+
 /// A week: longer leases would keep slots of calls that are long gone.
 const MAX_HOLD_SECONDS: u32 = 604_800;
 const MAX_IN_DOUBT_HOURS: u32 = 8_760;
@@ -164,13 +172,6 @@ impl Settings {
             new.allow_private_targets = Some(allow);
         }
         set(&mut new.requests_per_second, fields.optional("requests_per_second").number(0..=1_000_000));
-    }
-
-    /// A setting that is kept and not acted on would be a promise broken.
-    pub(super) fn refuse_what_does_nothing(&self, fields: &mut Reader<'_, '_>) {
-        if self.shape.is_some() {
-            fields.fault("shape", "is not supported yet: only the default is");
-        }
     }
 
     /// All settings as the API shows and [`read`](Self::read) takes them.

@@ -55,6 +55,7 @@ mod retries;
 mod rolling;
 mod set_back;
 mod shadow;
+mod shapes;
 mod shared;
 mod shipped;
 mod slots;

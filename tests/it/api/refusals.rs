@@ -414,10 +414,3 @@ async fn warnings_name_the_highest_threshold_that_was_reached() {
     let warned = t.ask("u", 30_000, 0).await.ok();
     assert_has(&warned["warnings"][0], &json!({"ratio": 0.95, "used_ratio": 0.98356}));
 }
-
-#[tokio::test]
-async fn a_setting_that_would_do_nothing_is_not_accepted() {
-    let t = Tenant::with(Sheet::new().dr(1)).await;
-    let refused = t.put_settings(json!({"shape": "openai"})).await.refused(400, "invalid_request");
-    assert_eq!(refused.body["errors"][0]["pointer"], "/shape");
-}
