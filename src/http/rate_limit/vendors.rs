@@ -2,13 +2,14 @@
 //! OpenAI, `anthropic-ratelimit-*`.
 //!
 //! A vendor tells one figure for requests and one or a few for tokens. Of the
-//! user's own hard limits on these, the one with the least left is told.
+//! user's own hard limits on these, the one with the least left is told. They are
+//! made to be handed on, so what users shall not see exactly is left out.
 
 use actix_web::http::header::{HeaderName, HeaderValue};
 
 use crate::domain::cell::Standing;
 use crate::domain::decision::LimitRow;
-use crate::domain::plan::{Enforce, Meter, Scope};
+use crate::domain::plan::{Enforce, Meter, Scope, Visibility};
 use crate::domain::time::Millis;
 use crate::http::reply::Headers;
 use crate::service::tenancy::settings::Shape;
@@ -83,7 +84,8 @@ pub fn push(headers: &mut Headers, rows: &[LimitRow], now: Millis, shape: Shape)
     for family in families {
         let is_told = |row: &&LimitRow| {
             let counts = row.meter.as_ref().is_some_and(family.counts);
-            counts && row.scope == Scope::User && row.enforce == Enforce::Hard
+            let is_shown = row.scope == Scope::User && row.visibility == Visibility::Exact;
+            counts && is_shown && row.enforce == Enforce::Hard
         };
         let least = rows.iter().filter(is_told).min_by_key(|row| row.standing.remaining());
         let Some(LimitRow { standing, .. }) = least else { continue };
@@ -148,6 +150,7 @@ mod tests {
             scope: Scope::User,
             meter: Some(meter),
             enforce: Enforce::Hard,
+            visibility: Visibility::Exact,
             standing,
             would_refuse: 0,
             zone: None,
@@ -187,6 +190,7 @@ mod tests {
     fn the_limit_with_the_least_left_is_told() {
         let soft = LimitRow { enforce: Enforce::Soft, ..row(Meter::Requests, window(1, 0, None)) };
         let teams = LimitRow { scope: Scope::Org, ..row(Meter::Requests, window(1, 0, None)) };
+        let secret = LimitRow { visibility: Visibility::Percent, ..row(Meter::Requests, window(1, 0, None)) };
         let rows = [
             row(Meter::Requests, window(30, 4, Some((0, 3_000)))),
             row(Meter::Requests, window(9, 5, Some((0, 4_000)))),
@@ -194,6 +198,7 @@ mod tests {
             row(Meter::TotalTokens, window(100, 100, None)),
             soft,
             teams,
+            secret,
         ];
         let pairs = |told: Vec<(String, String)>| -> Vec<String> {
             told.into_iter().map(|(name, value)| format!("{name}: {value}")).collect()
