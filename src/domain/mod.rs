@@ -20,4 +20,5 @@ pub mod step;
 pub mod taking;
 pub mod time;
 pub mod upstream;
+pub mod usage;
 pub mod webhook;

@@ -12,7 +12,7 @@ use super::check::{IDEMPOTENCY_REPLAYED, MAX_LEASE_SECONDS};
 use super::problem::{Kind, Problem};
 use super::reply::{Answer, Reply};
 use super::schema::{BatchReply, ExtendRequest, ReleaseRequest, SettleBatchRequest, SettleRequest};
-use super::usage::{read_notes, read_reported, usage_implausible};
+use super::usage::{FIGURES, read_notes, read_reported, usage_implausible};
 use super::views::{FinishedView, HoldReply, HoldView, Rows, WouldRefuseView};
 use crate::domain::document::Reader;
 use crate::domain::hold::ReleaseReason;
@@ -190,12 +190,20 @@ fn orphan(call: &Call) -> Problem {
 }
 
 fn read_usage(fields: &mut Reader<'_, '_>) -> Option<SettleUsage> {
-    let unknown = fields.optional("usage").choice(&[("unknown", ())]).is_some();
-    if !unknown {
-        let (reported, amounts) = read_reported(fields)?;
-        return Some(SettleUsage::Reported { reported, amounts });
+    if fields.optional("usage").is_table() {
+        if !fields.has("usage_format") {
+            fields.fault("usage_format", "is required beside a vendor's usage");
+            return None;
+        }
+    } else if fields.optional("usage").choice(&[("unknown", ())]).is_some() {
+        return read_unknown(fields);
     }
-    for figure in ["input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "amounts"] {
+    let (reported, amounts) = read_reported(fields)?;
+    Some(SettleUsage::Reported { reported, amounts })
+}
+
+fn read_unknown(fields: &mut Reader<'_, '_>) -> Option<SettleUsage> {
+    for figure in FIGURES.into_iter().chain(["usage_format", "amounts"]) {
         if fields.has(figure) {
             fields.fault(figure, "must not be given when the usage is unknown");
         }

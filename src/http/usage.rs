@@ -18,6 +18,7 @@ use crate::domain::hold::{Reported, Upstream};
 use crate::domain::ids::{Label, Name, RequestId, UserId};
 use crate::domain::quantity::MAX_AMOUNT;
 use crate::domain::time::Millis;
+use crate::domain::usage::{self, Figures};
 use crate::service::{UsageCommand, UsageResult, UsageStatus};
 
 const MAX_OUTCOME_BYTES: usize = 64;
@@ -78,24 +79,18 @@ fn read_item(fields: &mut Reader<'_, '_>) -> Option<UsageCommand> {
     Some(UsageCommand { id: id?, user: user?, model, feature, reported, amounts, at })
 }
 
+/// The fields of figures of our own.
+pub const FIGURES: [&str; 4] = ["input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens"];
+
 /// The figures of a settle or of a use without hold.
 pub fn read_reported(fields: &mut Reader<'_, '_>) -> Option<(Reported, Vec<(Label, u64)>)> {
-    let input_tokens = fields.required("input_tokens").amount(MAX_AMOUNT);
-    let output_tokens = fields.required("output_tokens").amount(MAX_AMOUNT);
-    let cache_read_tokens = fields.optional("cache_read_tokens").amount(MAX_AMOUNT).unwrap_or(0);
-    let cache_write_tokens = fields.optional("cache_write_tokens").amount(MAX_AMOUNT).unwrap_or(0);
+    let figures = if fields.has("usage_format") { read_verbatim(fields) } else { read_figures(fields) };
     let (model, outcome, upstream) = read_notes(fields);
     let amounts = read_amounts(fields);
-    if input_tokens.is_some_and(|input| cache_read_tokens + cache_write_tokens > input) {
-        let field = if cache_read_tokens > 0 { "cache_read_tokens" } else { "cache_write_tokens" };
-        fields.fault(
-            field,
-            "must be part of input_tokens: cache reads and writes together are at most the input",
-        );
-    }
+    let Figures { input_tokens, output_tokens, cache_read_tokens, cache_write_tokens } = figures?;
     let reported = Reported {
-        input_tokens: input_tokens?,
-        output_tokens: output_tokens?,
+        input_tokens,
+        output_tokens,
         cache_read_tokens,
         cache_write_tokens,
         model,
@@ -103,6 +98,40 @@ pub fn read_reported(fields: &mut Reader<'_, '_>) -> Option<(Reported, Vec<(Labe
         upstream,
     };
     Some((reported, amounts))
+}
+
+fn read_figures(fields: &mut Reader<'_, '_>) -> Option<Figures> {
+    let input_tokens = fields.required("input_tokens").amount(MAX_AMOUNT);
+    let output_tokens = fields.required("output_tokens").amount(MAX_AMOUNT);
+    let cache_read_tokens = fields.optional("cache_read_tokens").amount(MAX_AMOUNT).unwrap_or(0);
+    let cache_write_tokens = fields.optional("cache_write_tokens").amount(MAX_AMOUNT).unwrap_or(0);
+    if input_tokens.is_some_and(|input| cache_read_tokens + cache_write_tokens > input) {
+        let field = if cache_read_tokens > 0 { "cache_read_tokens" } else { "cache_write_tokens" };
+        fields.fault(
+            field,
+            "must be part of input_tokens: cache reads and writes together are at most the input",
+        );
+    }
+    let (input_tokens, output_tokens) = (input_tokens?, output_tokens?);
+    Some(Figures { input_tokens, output_tokens, cache_read_tokens, cache_write_tokens })
+}
+
+/// The vendor's own report in place of the figures.
+fn read_verbatim(fields: &mut Reader<'_, '_>) -> Option<Figures> {
+    for figure in FIGURES {
+        if fields.has(figure) {
+            fields.fault(figure, "must not be given beside usage_format: `usage` has the figures");
+        }
+    }
+    let format = fields.optional("usage_format").choice(&usage::FORMATS);
+    let usage = fields.required("usage");
+    match format {
+        Some(format) => format.read(usage),
+        None => {
+            usage.node();
+            None
+        }
+    }
 }
 
 /// What is told beside the figures: the model that served, the outcome, and

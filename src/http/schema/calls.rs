@@ -104,9 +104,38 @@ pub struct SettleRequest {
     pub upstream: Option<UpstreamRequest>,
     /// Corrects what the check took of the tenant's own meters.
     pub amounts: Option<HashMap<String, u64>>,
-    /// `unknown`: the hold is in doubt from now on.
-    #[schema(pattern = "^unknown$")]
-    pub usage: Option<String>,
+    /// `unknown`: the hold is in doubt from now on. With `usage_format`: the
+    /// vendor's own report, in place of the figures.
+    pub usage: Option<SettleUsageBody>,
+    pub usage_format: Option<UsageFormat>,
+}
+
+/// What nobody knows, or what the vendor says.
+#[derive(ToSchema)]
+#[serde(untagged)]
+pub enum SettleUsageBody {
+    Unknown(UnknownUsage),
+    /// As the vendor reported it; what is of no interest may be there.
+    #[schema(value_type = Object, example = json!({"prompt_tokens": 1180, "completion_tokens": 380, "total_tokens": 1560}))]
+    Verbatim(()),
+}
+
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+pub enum UnknownUsage {
+    Unknown,
+}
+
+/// Whose report of usage it is. OpenAI: of chat completions, responses or
+/// realtime.
+#[derive(ToSchema)]
+pub enum UsageFormat {
+    #[schema(rename = "openai")]
+    OpenAi,
+    #[schema(rename = "anthropic")]
+    Anthropic,
+    #[schema(rename = "gemini")]
+    Gemini,
 }
 
 /// The vendor's side of the call, kept for support.
@@ -187,10 +216,12 @@ pub struct UsageRequest {
     pub model: Option<String>,
     #[schema(example = "voice")]
     pub feature: Option<String>,
+    /// Required, unless `usage` has the figures.
     #[schema(example = 1180)]
-    pub input_tokens: u64,
+    pub input_tokens: Option<u64>,
+    /// Required, unless `usage` has the figures.
     #[schema(example = 380)]
-    pub output_tokens: u64,
+    pub output_tokens: Option<u64>,
     #[schema(default = 0)]
     pub cache_read_tokens: Option<u64>,
     #[schema(default = 0)]
@@ -202,6 +233,10 @@ pub struct UsageRequest {
     pub outcome: Option<String>,
     pub upstream: Option<UpstreamRequest>,
     pub amounts: Option<HashMap<String, u64>>,
+    /// The vendor's own report, in place of the figures.
+    #[schema(value_type = Option<Object>)]
+    pub usage: Option<()>,
+    pub usage_format: Option<UsageFormat>,
 }
 
 /// One result per item, in order.

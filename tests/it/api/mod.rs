@@ -66,6 +66,7 @@ mod tuning;
 mod usage;
 mod users;
 mod vectors;
+mod verbatim;
 mod versions;
 mod waiting;
 mod webhooks;
