@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use apportion::domain::charge::TenantRef;
-use apportion::domain::time::{Millis, first_day_of_month};
+use apportion::domain::time::{Millis, PENTADS_OF_MONTH, first_day_of_month};
 use apportion::ledger::{
     Durability, Figure, Group, KeptPart, Ledger, PART_ROWS, PostgresLedger, Ranking, RankingQuery,
     SqliteLedger,
@@ -52,6 +52,7 @@ async fn measure(url: Option<String>, is_filled: bool, users: i32, days: i32) {
                 connection.execute(AssertSqlSafe(text)).await.expect("it fills");
             }
             connection.execute("VACUUM ANALYZE day_totals").await.expect("it cleans up");
+            connection.execute("VACUUM ANALYZE pentad_totals").await.expect("it cleans up");
             connection.execute("VACUUM ANALYZE month_totals").await.expect("it cleans up");
             Arc::new(ledger)
         }
@@ -147,12 +148,18 @@ fn fill(users: i32, days: std::ops::Range<i32>, is_postgres: bool) -> Vec<String
             )
         })
         .collect();
-    texts.push(format!(
-        "INSERT INTO month_totals SELECT 1, 0, {MONTH}, name, sum(requests), sum(input_tokens), sum(output_tokens),
-             sum(total_tokens), sum(credits), sum(refusals) FROM day_totals WHERE tenant = 1 AND kind = 0 GROUP BY name"
-    ));
+    let (first, pentad) = (first_day_of_month(MONTH), MONTH * PENTADS_OF_MONTH);
+    let least = if is_postgres { "least" } else { "min" };
+    let of_day = format!("{pentad} + {least}({}, (start - {first}) / 5)", PENTADS_OF_MONTH - 1);
+    for (table, start) in [("pentad_totals", of_day), ("month_totals", MONTH.to_string())] {
+        texts.push(format!(
+            "INSERT INTO {table} SELECT 1, 0, {start}, name, sum(requests), sum(input_tokens),
+                 sum(output_tokens), sum(total_tokens), sum(credits), sum(refusals)
+             FROM day_totals WHERE tenant = 1 AND kind = 0 GROUP BY 3, name"
+        ));
+    }
     for (kind, names) in [(1, ""), (2, "chat"), (3, "opus"), (4, "free")] {
-        for table in ["day_totals", "month_totals"] {
+        for table in ["day_totals", "pentad_totals", "month_totals"] {
             texts.push(format!(
                 "INSERT INTO {table} SELECT 1, {kind}, start, '{names}', sum(requests), sum(input_tokens),
                      sum(output_tokens), sum(total_tokens), sum(credits), sum(refusals)

@@ -103,6 +103,22 @@ pub fn first_day_of_month(month: i32) -> i32 {
     days_from_civil(year, month as u32 + 1, 1).clamp(i32::MIN.into(), i32::MAX.into()) as i32
 }
 
+/// Pentads of a month: five days each, the last one from the 26th to the month's end.
+pub const PENTADS_OF_MONTH: i32 = 6;
+
+/// Pentads since January 1970 of a day since 1970-01-01.
+pub fn pentad_of_day(day: i32) -> i32 {
+    let month = month_of_day(day);
+    let pentad = (day - first_day_of_month(month)) / 5;
+    month * PENTADS_OF_MONTH + pentad.min(PENTADS_OF_MONTH - 1)
+}
+
+/// The way back: the first day of a pentad, as far as days go.
+pub fn first_day_of_pentad(pentad: i32) -> i32 {
+    let month = first_day_of_month(pentad.div_euclid(PENTADS_OF_MONTH));
+    month.saturating_add(5 * pentad.rem_euclid(PENTADS_OF_MONTH))
+}
+
 pub(super) fn days_in_month(year: i64, month: u32) -> u32 {
     match month {
         2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,

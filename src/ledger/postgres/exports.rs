@@ -4,7 +4,6 @@ use futures_util::FutureExt;
 use sqlx::postgres::PgConnection;
 
 use super::PostgresLedger;
-use super::connections::within;
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::Name;
 use crate::ledger::sql::read::Query;

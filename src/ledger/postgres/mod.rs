@@ -14,7 +14,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::RwLock;
 use sqlx::postgres::PgConnection;
 
-use self::connections::{Connections, within};
+use self::connections::Connections;
 use self::open::Target;
 use super::changes::new_origin;
 use super::sql::batch::Batch;
@@ -54,7 +54,7 @@ macro_rules! attempt {
             loop {
                 let mut session = attempts.session().await?;
                 let $connection: &mut PgConnection = session.connection();
-                let done = within($work).await;
+                let done = attempts.within($work).await;
                 if let Some(answer) = attempts.end(session, done).await? {
                     return Ok(answer);
                 }
@@ -68,6 +68,13 @@ macro_rules! attempt {
 macro_rules! read {
     ($self:ident, |$connection:ident| $work:expr) => {
         attempt!($self.connections.reading(), |$connection| $work)
+    };
+}
+
+/// One statement that reads millions of rows.
+macro_rules! survey {
+    ($self:ident, |$connection:ident| $work:expr) => {
+        attempt!($self.connections.surveying(), |$connection| $work)
     };
 }
 

@@ -14,6 +14,8 @@ pub(super) static MIGRATOR: Migrator = sqlx::migrate!("migrations/postgres");
 
 /// How long the server works on a statement, and waits for a lock.
 const STATEMENT_TIMEOUT: &str = "8s";
+/// The same for what goes over millions of rows.
+const SURVEY_TIMEOUT: &str = "30s";
 const LOCK_TIMEOUT: &str = "4s";
 /// How long a transaction of ours may do nothing: its node may be gone.
 const IDLE_TIMEOUT: &str = "10s";
@@ -81,6 +83,13 @@ impl Target {
             ("lock_timeout", LOCK_TIMEOUT),
             ("idle_in_transaction_session_timeout", IDLE_TIMEOUT),
         ])
+    }
+
+    /// Options of those that read millions of rows. Compiling such statements takes longer
+    /// than it saves. (More memory for their groups does not help: then they are hashed by
+    /// one process instead of sorted by several.)
+    pub fn surveying(&self) -> PgConnectOptions {
+        self.working().options([("statement_timeout", SURVEY_TIMEOUT), ("jit", "off")])
     }
 
     /// Brings the schema up to date, safely beside other processes that do the

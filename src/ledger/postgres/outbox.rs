@@ -4,7 +4,6 @@ use futures_util::FutureExt;
 use sqlx::postgres::PgConnection;
 
 use super::PostgresLedger;
-use super::connections::within;
 use crate::domain::charge::TenantRef;
 use crate::domain::slot::Fence;
 use crate::domain::time::Millis;

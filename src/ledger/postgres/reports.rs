@@ -5,36 +5,22 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use sqlx::postgres::{PgConnection, PgRow};
-use sqlx::{Connection, Executor};
+use sqlx::postgres::PgConnection;
 
 use super::PostgresLedger;
-use super::connections::within;
 use crate::domain::charge::TenantRef;
 use crate::domain::hold::Hold;
 use crate::domain::ids::{HoldId, Name, UserId};
 use crate::domain::time::Millis;
 use crate::ledger::sql::read::{self, Query};
 use crate::ledger::sql::{
-    Failure, active, activity, duplicates, history, minutes, outputs, rankings, tallies, totals, tuning,
-    users_many,
+    active, activity, duplicates, history, minutes, outputs, rankings, tallies, totals, tuning, users_many,
 };
 use crate::ledger::{
     Answer, Comparison, Duplicate, DuplicatesQuery, Group, KeptPart, LedgerError, MinuteRow, MinutesQuery,
     Mover, MoversQuery, Output, PlanRefusals, Ranking, RankingQuery, RefusalCount, RefusedCall, Reports,
     SpreadQuery, Tally, UsageRow,
 };
-
-/// Asks what goes over millions of rows: compiling such a statement takes longer than it
-/// saves. (More memory for its groups does not help: then they are hashed by one process
-/// instead of sorted by several.)
-async fn uncompiled(connection: &mut PgConnection, query: &Query) -> Result<Vec<PgRow>, Failure> {
-    let mut transaction = connection.begin().await?;
-    transaction.execute("SET LOCAL jit = off").await?;
-    let rows = query.rows(&mut *transaction).await?;
-    transaction.commit().await?;
-    Ok(rows)
-}
 
 impl Reports for PostgresLedger {
     fn add_tally(&self, tally: Arc<Tally>) -> Answer<'_, ()> {
@@ -105,7 +91,7 @@ impl Reports for PostgresLedger {
     }
 
     fn movers(&self, tenant: TenantRef, query: MoversQuery) -> Answer<'_, Vec<Mover>> {
-        read!(self, |c| activity::movers(c, tenant, &query))
+        survey!(self, |c| activity::movers(c, tenant, &query))
     }
 
     fn prune_user_slots(&self, tenant: TenantRef, slot: i64) -> Answer<'_, bool> {
@@ -113,7 +99,7 @@ impl Reports for PostgresLedger {
     }
 
     fn spread(&self, tenant: TenantRef, query: SpreadQuery) -> Answer<'_, Vec<(u64, u64)>> {
-        read!(self, |c| tuning::spread(c, tenant, &query))
+        survey!(self, |c| tuning::spread(c, tenant, &query))
     }
 
     fn plan_refusals(
@@ -123,13 +109,14 @@ impl Reports for PostgresLedger {
         days: Range<i32>,
         least: u32,
     ) -> Answer<'_, Vec<PlanRefusals>> {
-        read!(self, |c| tuning::refusals(c, tenant, &plan, &days, least))
+        survey!(self, |c| tuning::refusals(c, tenant, &plan, &days, least))
     }
 
     fn ranking(&self, tenant: TenantRef, query: RankingQuery, today: i32, limit: u32) -> Answer<'_, Ranking> {
         async move {
             let query = &Query::Ranking { tenant, query, today, limit };
-            let rows: BoxFuture<'_, Result<_, LedgerError>> = read!(self, |c| uncompiled(c, query));
+            let rows: BoxFuture<'_, Result<_, LedgerError>> =
+                survey!(self, |c| async move { Ok(query.rows(c).await?) });
             rankings::ranking(&rows.await?)
         }
         .boxed()

@@ -2,7 +2,7 @@
 //!
 //! One day or month is read as it stands: once to count its rows and to find a
 //! figure that enough of them reach, once to take and sort these few. Other spans
-//! are put together from months and days first.
+//! are put together from months, pentads and days first.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use super::{Columns, Failure, Sql, Value, get, values};
 use crate::domain::charge::TenantRef;
-use crate::domain::time::{Millis, first_day_of_month, month_of_day};
+use crate::domain::time::{Millis, PENTADS_OF_MONTH, first_day_of_pentad, pentad_of_day};
 use crate::ledger::LedgerError;
 use crate::ledger::ranking::{Figure, Group, KeptPart, Ranked, Ranking, RankingQuery, Sums};
 
@@ -28,60 +28,80 @@ enum Place {
     Many,
 }
 
-/// The totals that a span is the sum of.
+/// The totals that a span is the sum of: those of months, and those of pentads and of
+/// days to be added (1) or taken off again (-1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Pieces {
     months: Range<i32>,
-    /// Days to be added (1) or taken off again (-1).
-    days: [(Range<i32>, i32); 2],
+    pentads: Ends,
+    days: Ends,
 }
 
-const NO_DAYS: (Range<i32>, i32) = (0..0, 1);
+/// What of the smaller ones is added or taken off at a span's two ends.
+type Ends = [(Range<i32>, i32); 2];
+
+const NO_END: (Range<i32>, i32) = (0..0, 1);
+
+/// Of what a span of something is the sum: a span of something longer, and what is
+/// added or taken off at its ends, the fewest of them that `cost` anything.
+fn split(
+    span: &Range<i32>,
+    longer: impl Fn(i32) -> i32,
+    first: impl Fn(i32) -> i32,
+    cost: impl Fn(&Range<i32>) -> i32,
+) -> (Range<i32>, Ends) {
+    let Range { start, end } = span.clone();
+    if start >= end {
+        return (0..0, [NO_END, NO_END]);
+    }
+    let mut whole = longer(start)..longer(end);
+    let tail = (first(whole.end)..end, end..first(whole.end + 1));
+    let head = (first(whole.start)..start, start..first(whole.start + 1));
+    if whole.is_empty() {
+        // Within one.
+        let off = [(head.0, -1), (tail.1, -1)];
+        return match cost(span) <= 1 + off.iter().map(|(part, _)| cost(part)).sum::<i32>() {
+            true => (0..0, [(start..end, 1), NO_END]),
+            false => (whole.start..whole.end + 1, off),
+        };
+    }
+    // What something is taken off from is read, too.
+    let head = match cost(&head.0) < cost(&head.1) {
+        true => (head.0, -1),
+        false => {
+            whole.start += 1;
+            (head.1, 1)
+        }
+    };
+    let tail = match cost(&tail.0) <= 1 + cost(&tail.1) {
+        true => (tail.0, 1),
+        false => {
+            whole.end += 1;
+            (tail.1, -1)
+        }
+    };
+    (whole, [head, tail])
+}
 
 impl Pieces {
-    /// The fewest days that will do.
+    /// The fewest that will do.
     fn of(days: &Range<i32>, today: i32) -> Self {
-        let (Range { start, end }, first) = (days.clone(), first_day_of_month);
-        let none = Self { months: 0..0, days: [NO_DAYS, NO_DAYS] };
-        if start >= end {
-            return none;
-        }
-        let mut months = month_of_day(start)..month_of_day(end);
-        // Days that have any rows.
-        let cost =
-            |days: &Range<i32>| days.end.min(today.saturating_add(1)).saturating_sub(days.start).max(0);
-        let tail = (first(months.end)..end, end..first(months.end + 1));
-        let head = (first(months.start)..start, start..first(months.start + 1));
-        if months.is_empty() {
-            // Within one month.
-            let off = [(head.0, -1), (tail.1, -1)];
-            return match cost(days) <= off.iter().map(|(days, _)| cost(days)).sum() {
-                true => Self { days: [(start..end, 1), NO_DAYS], ..none },
-                false => Self { months: months.start..months.end + 1, days: off },
-            };
-        }
-        let head = match cost(&head.0) <= cost(&head.1) {
-            true => (head.0, -1),
-            false => {
-                months.start += 1;
-                (head.1, 1)
-            }
+        // What is to come has no rows.
+        let until = |last: i32| {
+            move |span: &Range<i32>| span.end.min(last.saturating_add(1)).saturating_sub(span.start).max(0)
         };
-        let tail = match cost(&tail.0) <= cost(&tail.1) {
-            true => (tail.0, 1),
-            false => {
-                months.end += 1;
-                (tail.1, -1)
-            }
-        };
-        Self { months, days: [head, tail] }
+        let (pentads, days) = split(days, pentad_of_day, first_day_of_pentad, until(today));
+        let month = |pentad: i32| pentad.div_euclid(PENTADS_OF_MONTH);
+        let first = |month: i32| month * PENTADS_OF_MONTH;
+        let (months, pentads) = split(&pentads, month, first, until(pentad_of_day(today)));
+        Self { months, pentads, days }
     }
 
     fn place(&self) -> Place {
-        let [head, tail] = &self.days;
-        match (self.months.len(), head.0.len() + tail.0.len()) {
-            (0, 1) => Place::OneDay,
-            (1, 0) => Place::OneMonth,
+        let count = |ends: &Ends| ends.iter().map(|(span, _)| span.len()).sum::<usize>();
+        match (self.months.len(), count(&self.pentads), count(&self.days)) {
+            (0, 0, 1) => Place::OneDay,
+            (1, 0, 0) => Place::OneMonth,
             _ => Place::Many,
         }
     }
@@ -113,8 +133,8 @@ pub(super) fn edge(figure: &str) -> String {
     text + &format!(" ELSE {figure} / {step} * {step} END")
 }
 
-/// `$1` tenant, `$2` group, `$3` rows; `$4` the day or month, or `$4`..`$5` months and
-/// `$6`..`$7`, `$9`..`$10` days times `$8`, `$11`.
+/// `$1` tenant, `$2` group, `$3` rows; `$4` the day or month, or `$4`..`$5` months, and
+/// `$6`..`$7`, `$9`..`$10` pentads and `$12`..`$13`, `$15`..`$16` days times what follows.
 fn text(place: Place, group: Group, by: &str) -> String {
     let any = FIGURES.map(|figure| format!("{figure} > 0")).join(" OR ");
     let one = |table: &str| {
@@ -136,13 +156,12 @@ fn text(place: Place, group: Group, by: &str) -> String {
                     from + 1
                 )
             };
-            let months = piece("month_totals", 4, "");
-            let days = ["$8 * ", "$11 * "];
-            let [head, tail] =
-                [(6, days[0]), (9, days[1])].map(|(from, sign)| piece("day_totals", from, sign));
+            let signed = |(table, from): (&str, u32)| piece(table, from, &format!("${} * ", from + 2));
+            let ends = [("pentad_totals", 6), ("pentad_totals", 9), ("day_totals", 12), ("day_totals", 15)];
+            let pieces = [piece("month_totals", 4, "")].into_iter().chain(ends.map(signed));
+            let pieces = pieces.collect::<Vec<_>>().join(" UNION ALL ");
             format!(
-                "summed AS (SELECT name, {} FROM ({months} UNION ALL {head} UNION ALL {tail}) AS pieces
-                 GROUP BY name),
+                "summed AS (SELECT name, {} FROM ({pieces}) AS pieces GROUP BY name),
                  used AS MATERIALIZED (SELECT * FROM summed WHERE {any})",
                 each(sum)
             )
@@ -197,15 +216,17 @@ pub fn statement(
     let text =
         TEXTS[place as usize][query.group as usize][by].get_or_init(|| text(place, query.group, FIGURES[by]));
     let mut values = values![tenant.0, query.group as u8, limit];
-    let [head, tail] = pieces.days;
+    let Pieces { months, pentads, days } = pieces;
     match place {
-        Place::OneDay => values.extend(values![if head.0.is_empty() { tail.0.start } else { head.0.start }]),
-        Place::OneMonth => values.extend(values![pieces.months.start]),
+        Place::OneDay => {
+            let [head, tail] = days;
+            values.extend(values![if head.0.is_empty() { tail.0.start } else { head.0.start }]);
+        }
+        Place::OneMonth => values.extend(values![months.start]),
         Place::Many => {
-            values.extend(values![pieces.months.start, pieces.months.end]);
-            values.extend(
-                [head, tail].into_iter().flat_map(|(days, sign)| values![days.start, days.end, sign]),
-            );
+            values.extend(values![months.start, months.end]);
+            let ends = pentads.into_iter().chain(days);
+            values.extend(ends.flat_map(|(span, sign)| values![span.start, span.end, sign]));
         }
     }
     (text, values)
@@ -271,4 +292,53 @@ pub async fn part(
 ) -> Result<Option<KeptPart>, Failure> {
     let rows = connection.rows(PART, values![tenant.0, id.to_be_bytes(), part]).await?;
     Ok(rows.first().map(|row| KeptPart::decode(get(row, 0)?)).transpose()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::time::first_day_of_month;
+
+    /// How often each day from 0 on is counted.
+    fn counted(pieces: &Pieces) -> Vec<i32> {
+        let mut counts = vec![0; 500];
+        let mut add = |days: Range<i32>, sign: i32| days.for_each(|day| counts[day as usize] += sign);
+        for month in pieces.months.clone() {
+            add(first_day_of_month(month)..first_day_of_month(month + 1), 1);
+        }
+        for (pentads, sign) in &pieces.pentads {
+            pentads.clone().for_each(|pentad| {
+                add(first_day_of_pentad(pentad)..first_day_of_pentad(pentad + 1), *sign);
+            });
+        }
+        pieces.days.iter().for_each(|(days, sign)| add(days.clone(), *sign));
+        counts
+    }
+
+    #[test]
+    fn any_span_is_the_sum_of_few_pieces() {
+        for (start, end) in (0..430).flat_map(|start| (start..430).map(move |end| (start, end))) {
+            for today in [429, 1_000] {
+                let pieces = Pieces::of(&(start..end), today);
+                let is_within = |(day, count): (usize, &i32)| {
+                    *count == i32::from((start..end).contains(&(day as i32))) || day as i32 > today
+                };
+                assert!(counted(&pieces).iter().enumerate().all(is_within), "{start}..{end}: {pieces:?}");
+                let ends = pieces.pentads.iter().chain(&pieces.days);
+                let read = pieces.months.len() + ends.map(|(span, _)| span.len()).sum::<usize>();
+                // The pieces at its two ends, and the months between.
+                assert!(read <= 10 + (end - start) as usize / 28, "{start}..{end}: {pieces:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_day_and_a_month_are_read_as_they_stand() {
+        let place = |days: Range<i32>| Pieces::of(&days, 10_000).place();
+        assert_eq!(place(17..18), Place::OneDay);
+        assert_eq!(place(0..31), Place::OneMonth);
+        assert_eq!(place(31..59), Place::OneMonth);
+        assert_eq!(place(0..30), Place::Many);
+        assert_eq!(place(0..59), Place::Many);
+    }
 }

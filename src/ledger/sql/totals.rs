@@ -1,5 +1,6 @@
 //! Totals: what users, orgs, features, models and plans used, by local day and by
-//! month, added up as it comes on record. A month has what its days have.
+//! month, added up as it comes on record. A month has what its days have, and so has a
+//! pentad, of which any span of days is the sum but for a few days at its ends.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,7 +11,7 @@ use super::batch::{TOTAL_MAX, Totals, UsageKey};
 use super::{Columns, Failure, ManyRows, Sql, Value, get, values};
 use crate::domain::charge::TenantRef;
 use crate::domain::hold::Amounts;
-use crate::domain::time::month_of_day;
+use crate::domain::time::{month_of_day, pentad_of_day};
 use crate::ledger::{Erasure, Group, LedgerError, UsageRow};
 
 /// Both figures are within +-(2^53 - 1), so the sum cannot overflow before it
@@ -76,6 +77,7 @@ macro_rules! totals {
 }
 
 static DAYS: ManyRows = totals!("day_totals");
+static PENTADS: ManyRows = totals!("pentad_totals");
 static MONTHS: ManyRows = totals!("month_totals");
 
 /// Whose totals, and of which day or month; an absent name is the empty text.
@@ -83,7 +85,7 @@ static MONTHS: ManyRows = totals!("month_totals");
 pub struct TotalKey {
     pub tenant: u32,
     pub group: Group,
-    /// Days or months since 1970.
+    /// Days, pentads or months since 1970.
     pub start: i32,
     pub name: Arc<str>,
 }
@@ -120,15 +122,17 @@ pub async fn add_usage(connection: &mut impl Sql, usage: &[(UsageKey, Totals)]) 
     add(connection, &days).await
 }
 
-/// Adds to the totals of days, and with them to those of their months.
+/// Adds to the totals of days, and with them to those of their pentads and months.
 pub async fn add(connection: &mut impl Sql, days: &Added) -> sqlx::Result<()> {
-    let mut months = Added::new();
-    for (key, figures) in days {
-        let key = TotalKey { start: month_of_day(key.start), ..key.clone() };
-        count(&mut months, key, figures);
-    }
     connection.write_rows(&DAYS, rows(days)).await?;
-    connection.write_rows(&MONTHS, rows(&months)).await
+    for (table, of_day) in [(&PENTADS, pentad_of_day as fn(i32) -> i32), (&MONTHS, month_of_day)] {
+        let mut longer = Added::new();
+        for (key, figures) in days {
+            count(&mut longer, TotalKey { start: of_day(key.start), ..key.clone() }, figures);
+        }
+        connection.write_rows(table, rows(&longer)).await?;
+    }
+    Ok(())
 }
 
 fn rows(added: &Added) -> Vec<Value> {
@@ -187,7 +191,21 @@ macro_rules! of_user {
 }
 
 pub const DAYS_OF_USER: &str = of_user!("day_totals");
+pub const PENTADS_OF_USER: &str = of_user!("pentad_totals");
 pub const MONTHS_OF_USER: &str = of_user!("month_totals");
+
+macro_rules! forget {
+    ($table:literal) => {
+        concat!("DELETE FROM ", $table, " WHERE tenant = $1 AND kind = 0 AND start = $2 AND name = $3")
+    };
+}
+
+/// Each table, what a user has in it, and what removes that.
+static OF_USERS: [(&ManyRows, &str, &str); 3] = [
+    (&DAYS, DAYS_OF_USER, forget!("day_totals")),
+    (&PENTADS, PENTADS_OF_USER, forget!("pentad_totals")),
+    (&MONTHS, MONTHS_OF_USER, forget!("month_totals")),
+];
 
 /// Gives the next rows of a user to the pseudonym. `false`: there are none.
 pub async fn rename(
@@ -196,14 +214,8 @@ pub async fn rename(
     erasure: &Erasure,
     rows: u32,
 ) -> Result<bool, Failure> {
-    const FORGET_DAY: &str =
-        "DELETE FROM day_totals WHERE tenant = $1 AND kind = 0 AND start = $2 AND name = $3";
-    const FORGET_MONTH: &str =
-        "DELETE FROM month_totals WHERE tenant = $1 AND kind = 0 AND start = $2 AND name = $3";
     let mut any = false;
-    for (table, of_user, forget) in
-        [(&DAYS, DAYS_OF_USER, FORGET_DAY), (&MONTHS, MONTHS_OF_USER, FORGET_MONTH)]
-    {
+    for (table, of_user, forget) in OF_USERS {
         let mut renamed = Added::new();
         for row in &connection.rows(of_user, values![tenant.0, erasure.user.shared(), rows]).await? {
             let start: i32 = get(row, 0)?;

@@ -148,7 +148,7 @@ async fn no_question_reads_a_whole_table_and_the_audit_is_not_changed() {
     ledger.close().await;
     // What is told when its session ends.
     let text = "SELECT string_agg(relname || ' ' || seq_scan, ', ' ORDER BY relname) FROM pg_stat_user_tables
-                WHERE seq_scan > 0 AND relname IN ('holds', 'accounts', 'day_totals', 'month_totals', 'users', 'orgs',
+                WHERE seq_scan > 0 AND relname IN ('holds', 'accounts', 'day_totals', 'pentad_totals', 'month_totals', 'users', 'orgs',
                     'records', 'audit', 'refusals', 'refused', 'comparisons', 'outputs', 'erasures', 'slots', 'feed',
                     'feeds')";
     assert_eq!(database.psql(text), "");

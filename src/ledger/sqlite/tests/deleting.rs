@@ -14,7 +14,7 @@ async fn every_table_with_a_tenant_is_purged_by_an_index_but_the_audit() {
     let mut other = dir.other().await;
     let tables = purging::tables(&mut other).await.unwrap();
     let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
-    for name in ["accounts", "day_totals", "month_totals", "records", "taken", "users"] {
+    for name in ["accounts", "day_totals", "pentad_totals", "month_totals", "records", "taken", "users"] {
         assert!(names.contains(&name), "{name} is not among {names:?}");
     }
     assert!(!names.contains(&"audit") && !names.contains(&"holds"), "{names:?}");
@@ -49,7 +49,9 @@ async fn the_audit_outlives_its_tenant_and_the_journal_does_not() {
     let bodies = "SELECT count(*) FROM journal WHERE length(body) > 0";
     let bodies: i64 = sqlx::query_scalar(AssertSqlSafe(bodies)).fetch_one(&mut other).await.unwrap();
     assert_eq!(bodies, 0, "the journal has nothing of it");
-    for table in ["holds", "accounts", "day_totals", "month_totals", "users", "taken", "records"] {
+    for table in
+        ["holds", "accounts", "day_totals", "pentad_totals", "month_totals", "users", "taken", "records"]
+    {
         assert_eq!(count(&dir, table).await, 0, "{table}");
     }
 }

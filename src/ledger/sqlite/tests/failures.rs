@@ -72,7 +72,7 @@ async fn a_commit_that_fails_midway_leaves_nothing() {
 #[tokio::test]
 async fn what_cannot_be_written_to_the_tables_stays_in_the_journal() {
     for how in HOWS {
-        for table in ["holds", "accounts", "day_totals", "month_totals", "minutes"] {
+        for table in ["holds", "accounts", "day_totals", "pentad_totals", "month_totals", "minutes"] {
             let dir = Dir::new();
             let ledger = dir.open().await;
             ledger.commit(vec![change("u_1", 1), change("u_2", 2)]).await.unwrap();

@@ -125,6 +125,7 @@ async fn counters_of_one_user_are_found_day_by_day() {
     assert!(!plan.contains("SCAN refusals"), "{plan}");
     for (query, seek) in [
         (totals::DAYS_OF_USER, "theirs USING PRIMARY KEY (tenant=? AND kind=? AND start=? AND name=?)"),
+        (totals::PENTADS_OF_USER, "theirs USING PRIMARY KEY (tenant=? AND kind=? AND start=? AND name=?)"),
         (totals::MONTHS_OF_USER, "theirs USING PRIMARY KEY (tenant=? AND kind=? AND start=? AND name=?)"),
         (erasing::REFUSALS, "refusals USING PRIMARY KEY (tenant=? AND day=? AND user_id=?)"),
     ] {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use apportion::domain::hold::{Hold, Stage};
 use apportion::domain::ids::HoldId;
-use apportion::domain::time::{Millis, month_of_day};
+use apportion::domain::time::{Millis, month_of_day, pentad_of_day};
 use serde_json::{Value, json};
 use sqlx::{Connection as _, PgConnection, Row as _};
 
@@ -149,7 +149,9 @@ pub fn against_totals(pair: &Pair, holds: &[Hold], found: &mut Found) {
         let counted = &settled.counted;
         let add = [counted.requests, counted.input_tokens, counted.output_tokens, counted.total_tokens];
         for (kind, name) in names.into_iter().enumerate() {
-            for start in [format!("day {}", hold.day), format!("month {}", month_of_day(hold.day))] {
+            let day = hold.day;
+            let longer = [("pentad", pentad_of_day(day)), ("month", month_of_day(day))];
+            for start in [("day", day)].iter().chain(&longer).map(|(span, start)| format!("{span} {start}")) {
                 let sum = sums.entry(format!("{start}|{kind}|{name}")).or_default();
                 sum.iter_mut().zip(add).for_each(|(sum, add)| *sum += add);
             }
@@ -157,6 +159,9 @@ pub fn against_totals(pair: &Pair, holds: &[Hold], found: &mut Found) {
     }
     let text = "SELECT 'day ' || start, kind, name, requests, input_tokens, output_tokens, total_tokens
                 FROM day_totals WHERE tenant = $T
+                UNION ALL
+                SELECT 'pentad ' || start, kind, name, requests, input_tokens, output_tokens, total_tokens
+                FROM pentad_totals WHERE tenant = $T
                 UNION ALL
                 SELECT 'month ' || start, kind, name, requests, input_tokens, output_tokens, total_tokens
                 FROM month_totals WHERE tenant = $T";
