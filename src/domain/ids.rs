@@ -87,6 +87,14 @@ text_id!(
 );
 
 impl RequestId {
+    /// A UUID in its usual form.
+    pub fn of_uuid(id: u128) -> Self {
+        let mut text = String::with_capacity(36);
+        // A string takes whatever is written.
+        let _ = write_uuid(id, &mut text);
+        Self(text.into())
+    }
+
     /// A short digest under which accounts remember the id.
     pub fn digest(&self) -> u64 {
         let hash = blake3::hash(self.as_str().as_bytes());
@@ -177,36 +185,14 @@ impl HoldId {
 
     /// Parses `hold_` + a hyphenated lower-case UUID.
     pub fn parse(text: &str) -> Option<Self> {
-        let uuid = text.strip_prefix("hold_")?.as_bytes();
-        if uuid.len() != 36 {
-            return None;
-        }
-        let mut value = 0u128;
-        for (index, byte) in uuid.iter().enumerate() {
-            match (index, byte) {
-                (8 | 13 | 18 | 23, b'-') => continue,
-                (8 | 13 | 18 | 23, _) => return None,
-                (_, b'0'..=b'9') => value = value << 4 | u128::from(byte - b'0'),
-                (_, b'a'..=b'f') => value = value << 4 | u128::from(byte - b'a' + 10),
-                _ => return None,
-            }
-        }
-        Some(Self(value))
+        text.strip_prefix("hold_").and_then(parse_uuid).map(Self)
     }
 }
 
 impl fmt::Display for HoldId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let id = self.0;
-        write!(
-            f,
-            "hold_{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
-            (id >> 96) as u32,
-            (id >> 80) as u16,
-            (id >> 64) as u16,
-            (id >> 48) as u16,
-            id as u64 & 0xffff_ffff_ffff
-        )
+        f.write_str("hold_")?;
+        write_uuid(self.0, f)
     }
 }
 
@@ -214,6 +200,36 @@ impl fmt::Debug for HoldId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
+}
+
+/// A UUID in its usual form: hyphens, and letters in lower case.
+pub fn parse_uuid(text: &str) -> Option<u128> {
+    if text.len() != 36 {
+        return None;
+    }
+    let mut value = 0u128;
+    for (index, byte) in text.bytes().enumerate() {
+        match (index, byte) {
+            (8 | 13 | 18 | 23, b'-') => continue,
+            (8 | 13 | 18 | 23, _) => return None,
+            (_, b'0'..=b'9') => value = value << 4 | u128::from(byte - b'0'),
+            (_, b'a'..=b'f') => value = value << 4 | u128::from(byte - b'a' + 10),
+            _ => return None,
+        }
+    }
+    Some(value)
+}
+
+fn write_uuid(id: u128, to: &mut impl fmt::Write) -> fmt::Result {
+    write!(
+        to,
+        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+        (id >> 96) as u32,
+        (id >> 80) as u16,
+        (id >> 64) as u16,
+        (id >> 48) as u16,
+        id as u64 & 0xffff_ffff_ffff
+    )
 }
 
 #[cfg(test)]

@@ -1,32 +1,41 @@
 //! How values stand in the ledger, the same on every back end.
 
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::packing::Packed;
 use super::{LedgerError, Org, Record, RecordKind, Rights, User};
 use crate::domain::hold::Hold;
 
 /// First byte of a packed hold. A new form gets a new number, and the old one
 /// stays readable.
-const HOLD_FORMAT: u8 = 1;
+const HOLD_FORMAT: u8 = 2;
+/// All fields as they are.
+const PLAIN_FORMAT: u8 = 1;
 
 /// Packs a hold: a format byte, then its fields.
 pub(super) fn pack_hold(hold: &Hold) -> Result<Vec<u8>, LedgerError> {
-    let mut bytes = Vec::with_capacity(512);
+    let mut bytes = Vec::with_capacity(256);
     bytes.push(HOLD_FORMAT);
-    postcard::to_extend(hold, bytes)
+    postcard::to_extend(&Packed::of(hold), bytes)
         .map_err(|error| LedgerError::Corrupt(format!("hold {} cannot be packed: {error}", hold.id)))
 }
 
 /// Reads what [`pack_hold`] wrote.
 pub(super) fn unpack_hold(bytes: &[u8]) -> Result<Hold, LedgerError> {
     match bytes.split_first() {
-        Some((&HOLD_FORMAT, fields)) => match postcard::take_from_bytes(fields) {
-            Ok((hold, [])) => Ok(hold),
-            Ok(_) => Err(LedgerError::Corrupt("a hold has more bytes than fields".into())),
-            Err(error) => Err(LedgerError::Corrupt(format!("a hold: {error}"))),
-        },
+        Some((&HOLD_FORMAT, fields)) => whole(fields).map(Packed::unpack),
+        Some((&PLAIN_FORMAT, fields)) => whole(fields),
         Some((format, _)) => Err(LedgerError::Corrupt(format!("a hold in the unknown form {format}"))),
         None => Err(LedgerError::Corrupt("a hold without bytes".into())),
+    }
+}
+
+fn whole<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, LedgerError> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((value, [])) => Ok(value),
+        Ok(_) => Err(LedgerError::Corrupt("a hold has more bytes than fields".into())),
+        Err(error) => Err(LedgerError::Corrupt(format!("a hold: {error}"))),
     }
 }
 

@@ -9,6 +9,7 @@ mod exports;
 mod feed;
 mod history;
 mod minutes;
+mod packing;
 mod postgres;
 mod ranking;
 mod refused;

@@ -1,0 +1,517 @@
+//! A hold as it is kept: its fields, with what follows from others left out.
+//!
+//! Most of what is on record are holds that have ended, and most of what they say is said
+//! twice: instants lie close to the one of admission, what was taken is what was asked
+//! for, the model that served is the one that was asked for. Here each of these stands as
+//! the difference from the other, which is a byte where they agree. Any value comes back
+//! as it was: differences wrap.
+
+use serde::{Deserialize, Serialize};
+
+use crate::domain::charge::TenantRef;
+use crate::domain::hold::{
+    Amounts, Caps, FinishedBy, Granted, Hold, Receipt, ReleaseReason, Reported, RequestMark, Settlement,
+    Stage, Upstream,
+};
+use crate::domain::ids::{HoldId, Label, Name, RequestId, UserId, parse_uuid};
+use crate::domain::quantity::Ppm;
+use crate::domain::time::Millis;
+
+const DAY_MS: i64 = 86_400_000;
+
+/// What a call usually comes to; by their places from 1 on.
+const OUTCOMES: [&str; 1] = ["completed"];
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Packed {
+    id: [u8; 16],
+    tenant: TenantRef,
+    user: UserId,
+    org: Option<Name>,
+    pool: Option<Name>,
+    request: Option<Mark>,
+    plan: Name,
+    plan_version: u32,
+    models_version: u32,
+    /// 1 admits the user, 2 bulk, 4 final.
+    flags: u8,
+    model: Option<Name>,
+    feature: Option<Label>,
+    /// After the instant in the id.
+    created: i64,
+    /// After admission, as the next two.
+    expires: i64,
+    lives: i64,
+    lease_seconds: u32,
+    /// From the day of admission in UTC.
+    day: i32,
+    caps: Caps,
+    cache_read_weight: Ppm,
+    input_tokens: u64,
+    max_output_tokens: u64,
+    /// Beside what was granted.
+    reserved: Beside,
+    amounts: Vec<(Label, u64)>,
+    receipts: Vec<Receipt>,
+    progress: u64,
+    extends: Vec<Mark>,
+    stage: PackedStage,
+}
+
+/// A request's mark; most ids are UUIDs.
+#[derive(Serialize, Deserialize)]
+struct Mark {
+    id: Id,
+    fingerprint: [u8; 16],
+}
+
+#[derive(Serialize, Deserialize)]
+enum Id {
+    Text(RequestId),
+    /// As it is usually written: hyphens, and letters in lower case.
+    Uuid([u8; 16]),
+}
+
+/// Amounts by what they differ from input and output tokens that are known.
+#[derive(Serialize, Deserialize)]
+struct Beside {
+    requests: u64,
+    input: i64,
+    output: i64,
+    /// From the sum of input and output.
+    total: i64,
+    credits: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+enum PackedStage {
+    Held,
+    InDoubt { since: i64 },
+    Settled(Box<PackedSettlement>),
+    Released { at: i64, late: bool, reason: ReleaseReason, by: FinishedBy },
+}
+
+#[derive(Serialize, Deserialize)]
+struct PackedSettlement {
+    at: i64,
+    late: bool,
+    by: FinishedBy,
+    input_tokens: u64,
+    output_tokens: u64,
+    cache_read_tokens: u64,
+    cache_write_tokens: u64,
+    model: Model,
+    outcome: Outcome,
+    upstream: Option<Upstream>,
+    /// Beside what was reported.
+    counted: Beside,
+    amounts: Vec<(Label, u64)>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Model {
+    None,
+    AsAsked,
+    Other(Name),
+}
+
+#[derive(Serialize, Deserialize)]
+enum Outcome {
+    None,
+    Usual(u8),
+    Other(String),
+}
+
+impl Packed {
+    pub fn of(hold: &Hold) -> Self {
+        let created = hold.created_at;
+        let Granted { input_tokens, max_output_tokens, is_final } = hold.granted;
+        Self {
+            id: hold.id.0.to_be_bytes(),
+            tenant: hold.tenant,
+            user: hold.user.clone(),
+            org: hold.org.clone(),
+            pool: hold.pool.clone(),
+            request: hold.request.as_ref().map(Mark::of),
+            plan: hold.plan.clone(),
+            plan_version: hold.plan_version,
+            models_version: hold.models_version,
+            flags: u8::from(hold.admits_user) | u8::from(hold.bulk) << 1 | u8::from(is_final) << 2,
+            model: hold.model.clone(),
+            feature: hold.feature.clone(),
+            created: since(hold.id.made_at(), created),
+            expires: since(created, hold.expires_at),
+            lives: since(created, hold.lives_until),
+            lease_seconds: hold.lease_seconds,
+            day: hold.day.wrapping_sub(day_of(created)),
+            caps: hold.caps,
+            cache_read_weight: hold.cache_read_weight,
+            input_tokens,
+            max_output_tokens,
+            reserved: Beside::of(&hold.reserved, input_tokens, max_output_tokens),
+            amounts: hold.amounts.clone(),
+            receipts: hold.receipts.clone(),
+            progress: hold.progress,
+            extends: hold.extends.iter().map(Mark::of).collect(),
+            stage: PackedStage::of(hold),
+        }
+    }
+
+    pub fn unpack(self) -> Hold {
+        let id = HoldId(u128::from_be_bytes(self.id));
+        let created_at = after(id.made_at(), self.created);
+        let stage = self.stage.unpack(created_at, self.model.as_ref());
+        Hold {
+            id,
+            tenant: self.tenant,
+            user: self.user,
+            org: self.org,
+            pool: self.pool,
+            request: self.request.map(Mark::unpack),
+            plan: self.plan,
+            plan_version: self.plan_version,
+            admits_user: self.flags & 1 != 0,
+            models_version: self.models_version,
+            model: self.model,
+            feature: self.feature,
+            bulk: self.flags & 2 != 0,
+            created_at,
+            expires_at: after(created_at, self.expires),
+            lease_seconds: self.lease_seconds,
+            lives_until: after(created_at, self.lives),
+            day: self.day.wrapping_add(day_of(created_at)),
+            caps: self.caps,
+            cache_read_weight: self.cache_read_weight,
+            granted: Granted {
+                input_tokens: self.input_tokens,
+                max_output_tokens: self.max_output_tokens,
+                is_final: self.flags & 4 != 0,
+            },
+            reserved: self.reserved.unpack(self.input_tokens, self.max_output_tokens),
+            amounts: self.amounts,
+            receipts: self.receipts,
+            progress: self.progress,
+            extends: self.extends.into_iter().map(Mark::unpack).collect(),
+            stage,
+        }
+    }
+}
+
+impl Mark {
+    fn of(mark: &RequestMark) -> Self {
+        let uuid = parse_uuid(mark.id.as_str());
+        let id = uuid.map_or_else(|| Id::Text(mark.id.clone()), |uuid| Id::Uuid(uuid.to_be_bytes()));
+        Self { id, fingerprint: mark.fingerprint }
+    }
+
+    fn unpack(self) -> RequestMark {
+        let id = match self.id {
+            Id::Text(id) => id,
+            Id::Uuid(bytes) => RequestId::of_uuid(u128::from_be_bytes(bytes)),
+        };
+        RequestMark { id, fingerprint: self.fingerprint }
+    }
+}
+
+impl Beside {
+    fn of(amounts: &Amounts, input: u64, output: u64) -> Self {
+        let Amounts { requests, input_tokens, output_tokens, total_tokens, credits } = *amounts;
+        Self {
+            requests,
+            input: difference(input_tokens, input),
+            output: difference(output_tokens, output),
+            total: difference(total_tokens, input_tokens.wrapping_add(output_tokens)),
+            credits,
+        }
+    }
+
+    fn unpack(&self, input: u64, output: u64) -> Amounts {
+        let input_tokens = input.wrapping_add_signed(self.input);
+        let output_tokens = output.wrapping_add_signed(self.output);
+        Amounts {
+            requests: self.requests,
+            input_tokens,
+            output_tokens,
+            total_tokens: input_tokens.wrapping_add(output_tokens).wrapping_add_signed(self.total),
+            credits: self.credits,
+        }
+    }
+}
+
+impl PackedStage {
+    fn of(hold: &Hold) -> Self {
+        let after_admission = |at: Millis| since(hold.created_at, at);
+        match &hold.stage {
+            Stage::Held => Self::Held,
+            Stage::InDoubt { since } => Self::InDoubt { since: after_admission(*since) },
+            Stage::Settled(settled) => {
+                let told = &settled.reported;
+                let model = match &told.model {
+                    None => Model::None,
+                    model if *model == hold.model => Model::AsAsked,
+                    Some(other) => Model::Other(other.clone()),
+                };
+                Self::Settled(Box::new(PackedSettlement {
+                    at: after_admission(settled.at),
+                    late: settled.late,
+                    by: settled.by,
+                    input_tokens: told.input_tokens,
+                    output_tokens: told.output_tokens,
+                    cache_read_tokens: told.cache_read_tokens,
+                    cache_write_tokens: told.cache_write_tokens,
+                    model,
+                    outcome: Outcome::of(told.outcome.as_deref()),
+                    upstream: told.upstream.clone(),
+                    counted: Beside::of(&settled.counted, told.input_tokens, told.output_tokens),
+                    amounts: settled.amounts.clone(),
+                }))
+            }
+            Stage::Released { at, late, reason, by } => {
+                Self::Released { at: after_admission(*at), late: *late, reason: *reason, by: *by }
+            }
+        }
+    }
+
+    fn unpack(self, created_at: Millis, asked: Option<&Name>) -> Stage {
+        match self {
+            Self::Held => Stage::Held,
+            Self::InDoubt { since } => Stage::InDoubt { since: after(created_at, since) },
+            Self::Settled(settled) => Stage::Settled(Box::new(settled.unpack(created_at, asked))),
+            Self::Released { at, late, reason, by } => {
+                Stage::Released { at: after(created_at, at), late, reason, by }
+            }
+        }
+    }
+}
+
+impl PackedSettlement {
+    fn unpack(self, created_at: Millis, asked: Option<&Name>) -> Settlement {
+        Settlement {
+            at: after(created_at, self.at),
+            late: self.late,
+            by: self.by,
+            counted: self.counted.unpack(self.input_tokens, self.output_tokens),
+            amounts: self.amounts,
+            reported: Reported {
+                input_tokens: self.input_tokens,
+                output_tokens: self.output_tokens,
+                cache_read_tokens: self.cache_read_tokens,
+                cache_write_tokens: self.cache_write_tokens,
+                model: match self.model {
+                    Model::None => None,
+                    Model::AsAsked => asked.cloned(),
+                    Model::Other(other) => Some(other),
+                },
+                outcome: self.outcome.unpack(),
+                upstream: self.upstream,
+            },
+        }
+    }
+}
+
+impl Outcome {
+    fn of(outcome: Option<&str>) -> Self {
+        let Some(outcome) = outcome else { return Self::None };
+        match (0_u8..).zip(OUTCOMES).find(|(_, usual)| *usual == outcome) {
+            Some((place, _)) => Self::Usual(place),
+            None => Self::Other(outcome.to_owned()),
+        }
+    }
+
+    fn unpack(self) -> Option<String> {
+        match self {
+            Self::None => None,
+            Self::Usual(place) => OUTCOMES.get(usize::from(place)).map(ToString::to_string),
+            Self::Other(outcome) => Some(outcome),
+        }
+    }
+}
+
+fn since(from: Millis, to: Millis) -> i64 {
+    to.0.wrapping_sub(from.0)
+}
+
+fn after(from: Millis, ms: i64) -> Millis {
+    Millis(from.0.wrapping_add(ms))
+}
+
+fn day_of(at: Millis) -> i32 {
+    at.0.div_euclid(DAY_MS) as i32
+}
+
+fn difference(of: u64, from: u64) -> i64 {
+    of.wrapping_sub(from).cast_signed()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::domain::plan::PerCall;
+    use crate::ledger::encoding::{pack_hold, unpack_hold};
+
+    fn name(text: &str) -> Option<Name> {
+        Some(Name::parse(text).unwrap())
+    }
+
+    fn mark(id: &str) -> RequestMark {
+        RequestMark { id: RequestId::parse(id).unwrap(), fingerprint: [9; 16] }
+    }
+
+    /// A call as most are.
+    fn usual() -> Hold {
+        let created_at = Millis(1_764_454_800_123);
+        let tokens =
+            Amounts { requests: 1, input_tokens: 1200, output_tokens: 512, total_tokens: 1712, credits: 0 };
+        let counted = Amounts { output_tokens: 380, total_tokens: 1580, credits: 9300, ..tokens };
+        let upstream = Upstream {
+            request_id: Some("req_0123456789abcdef01234567".into()),
+            status: Some(200),
+            latency_ms: Some(2100),
+        };
+        Hold {
+            id: HoldId::from_parts(created_at.0, [0xa7; 16]),
+            tenant: TenantRef(1),
+            user: UserId::parse("user_12345").unwrap(),
+            org: None,
+            pool: name("default"),
+            request: Some(mark("e8b8fdb2-f49d-4e5d-a1ab-60efafe2fed9")),
+            plan: name("pro").unwrap(),
+            plan_version: 1,
+            admits_user: false,
+            models_version: 1,
+            model: name("sonnet"),
+            feature: Some(Label::parse("chat").unwrap()),
+            bulk: false,
+            created_at,
+            expires_at: created_at.plus_ms(600_000),
+            lease_seconds: 600,
+            lives_until: created_at.plus_ms(3_600_000),
+            day: 20_421,
+            caps: Caps {
+                per_call: PerCall { max_input_tokens: Some(20_000), max_output_tokens: Some(4096) },
+                max_tokens_per_call: 200_000,
+            },
+            cache_read_weight: Ppm(100_000),
+            granted: Granted { input_tokens: 1200, max_output_tokens: 512, is_final: false },
+            reserved: tokens,
+            amounts: Vec::new(),
+            receipts: Vec::new(),
+            progress: 0,
+            extends: Vec::new(),
+            stage: Stage::Settled(Box::new(Settlement {
+                at: created_at.plus_ms(2300),
+                late: false,
+                by: FinishedBy::Caller,
+                reported: Reported {
+                    input_tokens: 1200,
+                    output_tokens: 380,
+                    model: name("sonnet"),
+                    outcome: Some("completed".into()),
+                    upstream: Some(upstream),
+                    ..Reported::default()
+                },
+                counted,
+                amounts: Vec::new(),
+            })),
+        }
+    }
+
+    #[test]
+    fn a_usual_hold_takes_few_bytes() {
+        let packed = pack_hold(&usual()).unwrap();
+        let plain = postcard::to_allocvec(&usual()).unwrap();
+        assert_eq!(unpack_hold(&packed).unwrap(), usual());
+        assert!(packed.len() < 192 && plain.len() >= 250, "{} of {}", packed.len(), plain.len());
+    }
+
+    #[test]
+    fn holds_of_the_first_form_stay_readable() {
+        let plain = postcard::to_extend(&usual(), vec![1]).unwrap();
+        assert_eq!(unpack_hold(&plain).unwrap(), usual());
+        assert!(unpack_hold(&plain[..plain.len() - 1]).is_err());
+        assert!(unpack_hold(&[plain, vec![0]].concat()).is_err());
+    }
+
+    fn amounts() -> impl Strategy<Value = Amounts> {
+        any::<[u64; 5]>().prop_map(|[requests, input_tokens, output_tokens, total_tokens, credits]| Amounts {
+            requests,
+            input_tokens,
+            output_tokens,
+            total_tokens,
+            credits,
+        })
+    }
+
+    fn stage() -> impl Strategy<Value = Stage> {
+        let released = (any::<i64>(), any::<bool>()).prop_map(|(at, late)| Stage::Released {
+            at: Millis(at),
+            late,
+            reason: ReleaseReason::UpstreamRefused,
+            by: FinishedBy::Rule,
+        });
+        let models = prop_oneof![Just(None), Just(name("sonnet")), Just(name("opus"))];
+        let outcomes =
+            prop_oneof![Just(None), Just(Some("completed")), Just(Some("")), Just(Some("aborted"))];
+        let told = (any::<(i64, u64, u64, u64, u64)>(), models, outcomes, amounts());
+        let settled = told.prop_map(|((at, input, output, read, write), model, outcome, counted)| {
+            Stage::Settled(Box::new(Settlement {
+                at: Millis(at),
+                late: true,
+                by: FinishedBy::Admin,
+                reported: Reported {
+                    input_tokens: input,
+                    output_tokens: output,
+                    cache_read_tokens: read,
+                    cache_write_tokens: write,
+                    model,
+                    outcome: outcome.map(str::to_owned),
+                    upstream: None,
+                },
+                counted,
+                amounts: vec![(Label::parse("images").unwrap(), output)],
+            }))
+        });
+        prop_oneof![
+            Just(Stage::Held),
+            any::<i64>().prop_map(|since| Stage::InDoubt { since: Millis(since) }),
+            released,
+            settled
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn any_hold_comes_back_as_it_was(
+            id in any::<u128>(),
+            times in any::<[i64; 3]>(),
+            (day, lease_seconds, flags) in any::<(i32, u32, [bool; 3])>(),
+            request in prop_oneof![
+                Just("e8b8fdb2-f49d-4e5d-a1ab-60efafe2fed9"), Just("E8B8fdb2-f49d-4e5d-a1ab-60efafe2fed9"),
+                Just("e8b8fdb2f49d4e5da1ab60efafe2fed9"), Just("e8b8fdb2-f49d-4e5d-a1ab-60efafe2fedé"), Just("r1"),
+            ],
+            (granted, reserved, stage) in (any::<(u64, u64)>(), amounts(), stage()),
+            asked in prop_oneof![Just(None), Just(name("sonnet"))],
+        ) {
+            let hold = Hold {
+                id: HoldId(id),
+                created_at: Millis(times[0]),
+                expires_at: Millis(times[1]),
+                lives_until: Millis(times[2]),
+                day,
+                lease_seconds,
+                admits_user: flags[0],
+                bulk: flags[1],
+                model: asked,
+                request: Some(mark(request)),
+                extends: vec![mark(request), mark("x")],
+                granted: Granted { input_tokens: granted.0, max_output_tokens: granted.1, is_final: flags[2] },
+                reserved,
+                stage,
+                ..usual()
+            };
+            prop_assert_eq!(unpack_hold(&pack_hold(&hold).unwrap()).unwrap(), hold);
+        }
+    }
+}
