@@ -1,0 +1,154 @@
+"""A vendor of models that misbehaves on demand, in OpenAI's and in Anthropic's words.
+
+The prompt says how a call goes, so that many may run at once: `ok`, `status 529`, `hang up`
+(no answer), `break` (a stream that ends in the middle), `stall` (nothing more comes).
+"""
+
+import http.server
+import json
+import threading
+
+# What every good call used.
+INPUT, OUTPUT = 1000, 40
+OPENAI_USAGE = {"prompt_tokens": INPUT, "completion_tokens": OUTPUT, "total_tokens": INPUT + OUTPUT,
+                "prompt_tokens_details": {"cached_tokens": 100}}
+# The same, as the other counts it.
+ANTHROPIC_USAGE = {"input_tokens": INPUT - 100, "cache_read_input_tokens": 100,
+                   "cache_creation_input_tokens": 0, "output_tokens": OUTPUT}
+WORDS = [f"word{n} " for n in range(8)]
+
+
+class Vendor:
+    def __init__(self):
+        vendor = self
+
+        class Handler(_Handler):
+            def do_POST(self):
+                vendor.answer(self)
+
+        self.served = 0
+        self.lock = threading.Lock()
+        # Set when the test is over: whoever stalls goes on.
+        self.over = threading.Event()
+        self.server = _Server(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def stop(self):
+        self.over.set()
+        self.server.shutdown()
+        self.server.server_close()
+
+    def answer(self, call):
+        body = json.loads(call.rfile.read(int(call.headers["Content-Length"])))
+        prompt = body["messages"][-1]["content"]
+        if prompt == "hang up":
+            return call.hang_up()
+        if prompt.startswith("status "):
+            error = {"type": "error", "error": {"type": "api_error", "message": "no", "code": None}}
+            return call.reply(int(prompt.split()[1]), error)
+        with self.lock:
+            self.served += 1
+        shape = Anthropic if call.path.endswith("/messages") else OpenAi
+        if not body.get("stream"):
+            if prompt == "stall":
+                self.over.wait()
+                return call.hang_up()
+            return call.reply(200, shape.whole())
+        call.begin_events()
+        for number, event in enumerate(shape.events(body)):
+            if number == 4 and prompt == "break":
+                return call.hang_up()
+            if number == 4 and prompt == "stall":
+                self.over.wait()
+                return call.hang_up()
+            if not call.event(event):
+                return None
+        return call.end_events()
+
+
+class OpenAi:
+    @staticmethod
+    def whole():
+        choice = {"index": 0, "message": {"role": "assistant", "content": "".join(WORDS)}, "finish_reason": "stop"}
+        return {"id": "c1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice],
+                "usage": OPENAI_USAGE}
+
+    @staticmethod
+    def events(body):
+        chunk = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+        for word in WORDS:
+            yield None, chunk | {"choices": [{"index": 0, "delta": {"content": word}, "finish_reason": None}]}
+        if (body.get("stream_options") or {}).get("include_usage"):
+            yield None, chunk | {"choices": [], "usage": OPENAI_USAGE}
+        yield None, "[DONE]"
+
+
+class Anthropic:
+    @staticmethod
+    def whole():
+        return {"id": "m1", "type": "message", "role": "assistant", "model": "m", "stop_reason": "end_turn",
+                "stop_sequence": None, "content": [{"type": "text", "text": "".join(WORDS)}],
+                "usage": ANTHROPIC_USAGE}
+
+    @staticmethod
+    def events(_):
+        start = Anthropic.whole() | {"content": [], "stop_reason": None, "usage": ANTHROPIC_USAGE | {"output_tokens": 1}}
+        yield "message_start", {"type": "message_start", "message": start}
+        block = {"type": "text", "text": ""}
+        yield "content_block_start", {"type": "content_block_start", "index": 0, "content_block": block}
+        for word in WORDS:
+            delta = {"type": "text_delta", "text": word}
+            yield "content_block_delta", {"type": "content_block_delta", "index": 0, "delta": delta}
+        yield "content_block_stop", {"type": "content_block_stop", "index": 0}
+        yield "message_delta", {"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+                                "usage": {"output_tokens": OUTPUT}}
+        yield "message_stop", {"type": "message_stop"}
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, *_):
+        pass  # who hung up is not missed
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def reply(self, status, body, headers=()):
+        text = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        for name, value in headers:
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(text)
+
+    def hang_up(self):
+        self.close_connection = True
+        self.wfile.flush()
+
+    def begin_events(self):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+
+    def event(self, event):
+        name, data = event
+        text = (f"event: {name}\n" if name else "") + f"data: {data if isinstance(data, str) else json.dumps(data)}\n\n"
+        try:
+            self.wfile.write(f"{len(text):x}\r\n{text}\r\n".encode())
+            self.wfile.flush()
+        except OSError:
+            return False
+        return True
+
+    def end_events(self):
+        self.wfile.write(b"0\r\n\r\n")
