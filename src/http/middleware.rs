@@ -18,6 +18,7 @@ use futures_util::FutureExt;
 use super::State;
 use super::auth;
 use super::call::{Call, Head};
+use super::console;
 use super::cors;
 use super::problem::{self, Form, Kind, Problem};
 use super::reply::{Answer, Reply};
@@ -123,6 +124,7 @@ async fn handle(
     let route = match &trail.found {
         Found::Route { route, .. } => *route,
         Found::OtherMethods(methods) => return Err(not_allowed(methods)),
+        Found::Nothing if path.starts_with("/console/") => return Ok(console::nowhere()),
         Found::Nothing => return Err(Problem::not_found("path")),
     };
     if let Some(caller) = &trail.caller {

@@ -3,13 +3,20 @@
 
 mod api;
 mod assets;
+mod chart;
+mod consumers;
+mod deed;
 mod figures;
 mod form;
 mod origin;
 mod overview;
 mod page;
+mod part;
+mod rows;
 mod session;
+mod sheets;
 mod sign;
+mod user;
 mod visit;
 
 use actix_web::http::Method;
@@ -29,6 +36,20 @@ macro_rules! page {
     };
 }
 
+/// A part of a page.
+macro_rules! part {
+    ($path:literal, $handler:path) => {
+        Route {
+            method: Method::GET,
+            path: $path,
+            access: Access::Public,
+            handler: |call| {
+                Box::pin(visit::serve(call, |visit| Box::pin(async move { $handler(&visit).await })))
+            },
+        }
+    };
+}
+
 /// What there is before somebody has signed in.
 macro_rules! open {
     ($method:ident $path:literal, $handler:path) => {
@@ -41,6 +62,8 @@ macro_rules! open {
     };
 }
 
+pub use page::nowhere;
+
 /// A path with `/parts/` is a part of a page, asked for by its script. What a form sends goes to
 /// the path of the page it stands on, so that whoever was signed out meanwhile comes back there.
 pub static ROUTES: &[Route] = &[
@@ -49,7 +72,33 @@ pub static ROUTES: &[Route] = &[
     open!(POST "/console/sign-out", sign::sign_out),
     open!(GET "/console/assets/{file}", assets::file),
     page!(GET "/console", overview::page),
+    part!("/console/parts/overview/now", overview::now),
+    part!("/console/parts/overview/pools", overview::pools),
+    part!("/console/parts/overview/top", overview::top),
+    part!("/console/parts/overview/movers", overview::movers),
+    part!("/console/parts/overview/day", overview::day),
+    part!("/console/parts/overview/outputs", overview::outputs),
+    part!("/console/parts/overview/refusals", overview::refusals),
+    page!(GET "/console/consumers", consumers::page),
+    part!("/console/parts/consumers", consumers::rows),
+    page!(GET "/console/consumers.csv", consumers::csv),
+    page!(GET "/console/users", user::list::page),
+    page!(GET "/console/users/{user}", user::page),
+    part!("/console/parts/users/{user}/gauges", user::gauges::part),
+    part!("/console/parts/users/{user}/story", user::story),
+    page!(GET "/console/users/{user}/why", user::why::page),
+    page!(GET "/console/users/{user}/plan", user::change::plan),
+    page!(POST "/console/users/{user}/plan", user::change::plan),
+    page!(GET "/console/users/{user}/override", user::change::overrides),
+    page!(POST "/console/users/{user}/override", user::change::overrides),
+    page!(GET "/console/users/{user}/grant", user::change::grant),
+    page!(POST "/console/users/{user}/grant", user::change::grant),
+    page!(GET "/console/users/{user}/suspend", user::change::suspend),
+    page!(POST "/console/users/{user}/suspend", user::change::suspend),
+    page!(GET "/console/users/{user}/erase", user::change::erase),
+    page!(POST "/console/users/{user}/erase", user::change::erase),
 ];
 
 /// The pages that the navigation names: path, name, and what the path begins with.
-pub const NAVIGATION: &[(&str, &str)] = &[("/console", "Overview")];
+pub const NAVIGATION: &[(&str, &str)] =
+    &[("/console", "Overview"), ("/console/consumers", "Top consumers"), ("/console/users", "Users")];

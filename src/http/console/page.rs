@@ -47,7 +47,10 @@ pub struct Notice(pub &'static str);
 
 impl Notice {
     /// Only what stands here is ever said.
-    const DONE: [(&str, &str); 1] = [("saved", "Saved.")];
+    const DONE: [(&str, &str); 2] = [
+        ("saved", "Done, and in force now or when you said."),
+        ("erased", "The user's identity was erased."),
+    ];
 
     pub fn done(word: &str) -> Option<Self> {
         Self::DONE.iter().find(|(known, _)| *known == word).map(|(_, text)| Self(text))
@@ -118,6 +121,12 @@ pub fn plain_fault(fault: &Fault) -> Reply {
 /// A form that was refused before it was read.
 pub fn refused(why: &str) -> Reply {
     plain("Nothing was done", why).with_status(StatusCode::FORBIDDEN)
+}
+
+/// Where there is no page.
+pub fn nowhere() -> Reply {
+    plain("There is no such page", "It may have moved, or its address is mistyped.")
+        .with_status(StatusCode::NOT_FOUND)
 }
 
 fn plain(title: &str, detail: &str) -> Reply {

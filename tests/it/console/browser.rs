@@ -79,7 +79,8 @@ pub fn form(request: reqwest::RequestBuilder, fields: &[(&str, &str)]) -> reqwes
     request.header("content-type", "application/x-www-form-urlencoded").body(body)
 }
 
-fn encode(text: &str) -> String {
+/// A segment of a path, or a value.
+pub fn encode(text: &str) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~".contains(byte);
     text.bytes().map(|b| if plain(&b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }

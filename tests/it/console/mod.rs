@@ -1,6 +1,6 @@
 //! The console as browsers meet it: who may look, what every answer carries, and that what people
 //! write stays text. What is seen there is looked at in `tests/browser`.
 
-#[allow(dead_code, reason = "pages to come use the rest")]
 mod browser;
 mod sessions;
+mod users;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use reqwest::Method;
 use serde_json::json;
 
-use super::browser::{Browser, form, links};
+use super::browser::{Browser, form, links, mark};
 use crate::harness::sheets::Sheet;
 use crate::harness::{Reply, Tenant};
 
@@ -188,4 +188,14 @@ async fn a_session_is_as_good_on_every_node() {
     there.url = second.url.clone();
     *there.cookie.lock().unwrap() = browser.cookie.lock().unwrap().clone();
     assert!(there.page("/console").await.contains(&t.id));
+}
+
+#[tokio::test]
+async fn marks_differ_from_session_to_session() {
+    let t = tenant().await;
+    let one = Browser::signed_in(&t, &t.token).await;
+    let other = Browser::signed_in(&t, &t.token).await;
+    let (one, other) =
+        (mark(&one.page("/console/users/u/plan").await), mark(&other.page("/console/users/u/plan").await));
+    assert!(one.len() >= 20 && one != other, "{one} {other}");
 }

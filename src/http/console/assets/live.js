@@ -99,7 +99,7 @@ export function keepLive(root) {
     if (element.dataset.kept) continue;
     element.dataset.kept = "yes";
     // What came with the page is fresh enough for a start.
-    const first = element.dataset.every && element.childElementCount ? Number(element.dataset.every) : 0;
-    setTimeout(() => keep(element), first * 1000);
+    const isThere = element.childElementCount && !element.querySelector(":scope > .filling");
+    setTimeout(() => keep(element), isThere ? Number(element.dataset.every ?? 0) * 1000 : 0);
   }
 }

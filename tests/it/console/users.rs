@@ -1,0 +1,177 @@
+//! The pages of users: what is changed there, and what people wrote.
+
+use serde_json::json;
+
+use super::browser::{Browser, encode};
+use crate::harness::Tenant;
+use crate::harness::sheets::Sheet;
+
+async fn tenant() -> (Tenant, Browser) {
+    let t = Tenant::with(Sheet::new().dr(50).mt(1_000_000)).await;
+    t.spend("u", 100, 50).await;
+    let browser = Browser::signed_in(&t, &t.token).await;
+    (t, browser)
+}
+
+/// Names that have made others trip.
+fn names() -> Vec<String> {
+    let odd = [
+        "<script>alert(1)</script>",
+        "\"><img src=x onerror=alert(1)>",
+        "a/b?c=d&e#f",
+        "%2e%2e",
+        "{}",
+        "مستخدم",
+        "'\"&",
+    ];
+    odd.into_iter().map(str::to_owned).chain(["x".repeat(256), "é".repeat(128)]).collect()
+}
+
+fn path(user: &str) -> String {
+    format!("/console/users/{}", encode(user))
+}
+
+#[tokio::test]
+async fn what_people_write_stays_text_on_every_page() {
+    let (t, browser) = tenant().await;
+    let reason = "<b onclick=alert(1)>why</b>";
+    for name in names() {
+        let record = json!({"verified": true, "reason": reason, "signals": {"device": reason}});
+        t.put(&format!("/v1/admin/users/{}", encode(&name)), &record).await.ok();
+        t.spend(&name, 100, 50).await;
+        t.ask(&name, 5_000_000, 0).await;
+        let mut pages = vec![path(&name)];
+        pages.extend(
+            ["why", "plan", "override", "grant", "suspend", "erase"]
+                .map(|page| format!("{}/{page}", path(&name))),
+        );
+        for page in pages {
+            let html = browser.page(&page).await;
+            let shown = name.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+            let plain = html.replace("&#39;", "'").replace("&quot;", "\"").replace("&#34;", "\"");
+            let plain = plain.replace("&#38;", "&amp;").replace("&#60;", "&lt;").replace("&#62;", "&gt;");
+            assert!(plain.contains(&shown), "{page} does not show {name}");
+            for markup in ["<script>alert", "<img src=x", "<b onclick"] {
+                assert!(!html.contains(markup), "{page} has {markup}");
+            }
+        }
+    }
+    for page in [
+        "/console",
+        "/console?whole=yes",
+        "/console/users",
+        "/console/consumers?whole=yes",
+        "/console/parts/consumers",
+    ] {
+        let html = browser.page(page).await;
+        for markup in ["<script>alert", "<img src=x", "<b onclick"] {
+            assert!(!html.contains(markup), "{page} has {markup}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_change_is_shown_before_it_is_made_and_made_once_it_is_meant() {
+    let (t, browser) = tenant().await;
+    t.plan(&Sheet::named("big").dr(500).mt(9_000_000)).await;
+    t.put_user("u", json!({"plan": "p", "reason": "begin"})).await.ok();
+    let fields = [("plan", "big"), ("effective", "now"), ("reason", "they paid")];
+    let asked = browser.submit("/console/users/u/plan", &fields).await;
+    assert_eq!(asked.status, 200, "{}", asked.text);
+    assert!(asked.text.contains("What will change") && asked.text.contains("500"), "{}", asked.text);
+    assert_eq!(t.get("/v1/admin/users/u").await.ok()["plan"]["id"], "p", "nothing was changed");
+
+    let meant = [&fields[..], &[("confirmed", "yes")]].concat();
+    let done = browser.submit("/console/users/u/plan", &meant).await;
+    assert_eq!(
+        (done.status, done.header("location")),
+        (303, Some("/console/users/u?done=saved")),
+        "{}",
+        done.text
+    );
+    assert_eq!(t.get("/v1/admin/users/u").await.ok()["plan"]["id"], "big");
+}
+
+#[tokio::test]
+async fn what_the_api_finds_wrong_stands_at_its_field() {
+    let (t, browser) = tenant().await;
+    t.put_user("u", json!({"plan": "p", "reason": "begin"})).await.ok();
+    let sent = [("limit", "dr"), ("number", "many"), ("reason", ""), ("confirmed", "yes")];
+    let reply = browser.submit("/console/users/u/override", &sent).await;
+    assert_eq!(reply.status, 400, "{}", reply.text);
+    for field in ["number", "reason"] {
+        let input = reply.text.split(&format!("id=\"f-{field}\"")).nth(1).unwrap();
+        assert!(
+            input[..input.find('>').unwrap()].contains("aria-invalid=\"true\""),
+            "{field}: {}",
+            reply.text
+        );
+    }
+    assert!(reply.text.contains("value=\"many\""), "what was written is still there");
+}
+
+#[tokio::test]
+async fn who_may_only_read_sees_no_way_to_change_and_has_none() {
+    let (t, _) = tenant().await;
+    t.put_user("u", json!({"plan": "p", "reason": "begin"})).await.ok();
+    let browser = Browser::signed_in(&t, &t.token(&["--scope", "admin:read"])).await;
+    let page = browser.page("/console/users/u").await;
+    assert!(!page.contains("Change plan") && page.contains("scope <code>quota</code>"), "{page}");
+    let sent = [("reason", "because"), ("confirmed", "yes")];
+    let reply = browser.submit("/console/users/u/suspend", &sent).await;
+    assert_eq!(reply.status, 403, "{}", reply.text);
+    assert_eq!(t.get("/v1/admin/users/u").await.ok()["suspended"], false);
+}
+
+#[tokio::test]
+async fn forms_without_their_sessions_mark_do_nothing() {
+    let (t, browser) = tenant().await;
+    t.put_user("u", json!({"plan": "p", "reason": "begin"})).await.ok();
+    let other = Browser::signed_in(&t, &t.token).await;
+    let foreign = super::browser::mark(&other.page("/console/users/u/suspend").await);
+    assert!(foreign.len() > 20);
+    for mark in ["", "x", &foreign] {
+        let sent = [("reason", "because"), ("confirmed", "yes"), ("mark", mark)];
+        assert_eq!(browser.post("/console/users/u/suspend", &sent).await.status, 403, "{mark}");
+    }
+    assert_eq!(t.get("/v1/admin/users/u").await.ok()["suspended"], false);
+    // A session that is over leads to the sign-in, and nothing is done.
+    *browser.cookie.lock().unwrap() = None;
+    let reply =
+        browser.post("/console/users/u/suspend", &[("reason", "because"), ("confirmed", "yes")]).await;
+    assert_eq!(reply.header("location"), Some("/console/sign-in?next=%2Fconsole%2Fusers%2Fu%2Fsuspend"));
+}
+
+#[tokio::test]
+async fn nothing_of_another_product_is_shown() {
+    let (t, _) = tenant().await;
+    let record = json!({"plan": "p", "reason": "secret_reason"});
+    t.put("/v1/admin/users/secret_user", &record).await.ok();
+    let other = Tenant::with(Sheet::new().dr(50)).await;
+    let browser = Browser::signed_in(&other, &other.token).await;
+    for page in
+        ["/console?whole=yes", "/console/users", "/console/users?q=secret", "/console/consumers?whole=yes"]
+    {
+        let html = browser.page(page).await;
+        assert!(
+            !html.contains("secret_user") && !html.contains("secret_reason") && !html.contains(&t.id),
+            "{page}"
+        );
+    }
+    assert!(browser.page("/console/users/secret_user").await.contains("not on record"));
+}
+
+#[tokio::test]
+async fn refusals_are_explained_and_the_file_for_spreadsheets_is_the_apis() {
+    let (t, browser) = tenant().await;
+    t.ask("u", 2_000_000, 0).await;
+    t.put("/v1/admin/users/u", &json!({"suspended": true, "reason": "for a while"})).await.ok();
+    t.ask("u", 1, 1).await;
+    let why = browser.page("/console/users/u/why").await;
+    assert!(why.contains("user_suspended") && why.contains("for a while"), "{why}");
+    let at = browser.get("/console/users/u/why?at=soon").await;
+    assert!(at.status == 200 && at.text.contains("role=\"alert\""), "{}", at.text);
+    let csv = browser.get("/console/consumers.csv?span=30").await;
+    assert!(csv.header("content-type").unwrap().starts_with("text/csv"), "{:?}", csv.headers);
+    assert!(csv.text.contains("\nu,") || csv.text.contains(",u,"), "{}", csv.text);
+}
