@@ -56,11 +56,6 @@ impl Fault {
         self.errors.iter().find(|fault| fault.pointer == pointer).map(|fault| fault.message.as_str())
     }
 
-    /// The caller's rights do not reach so far.
-    pub fn is_forbidden(&self) -> bool {
-        self.status == 403
-    }
-
     fn of(reply: &Reply) -> Self {
         serde_json::from_slice(&reply.body).unwrap_or_else(|_| Self {
             status: reply.status.as_u16(),

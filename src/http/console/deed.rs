@@ -1,6 +1,8 @@
 //! A change that somebody makes: a form, then a page that says what will change, and only then the
 //! call to the API. What the API finds wrong stands at its field.
 
+use std::borrow::Cow;
+
 use actix_web::http::Method;
 use askama::Template;
 use serde_json::Value;
@@ -18,13 +20,12 @@ pub enum Control {
     Number,
     /// A local date and time.
     Moment,
-    Long,
     /// Values with what they are called.
     Choice(Vec<(String, String)>),
 }
 
 pub struct Field {
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     pub label: &'static str,
     pub hint: &'static str,
     pub control: Control,
@@ -36,7 +37,8 @@ pub struct Field {
 }
 
 impl Field {
-    pub fn new(name: &'static str, label: &'static str, control: Control) -> Self {
+    pub fn new(name: impl Into<Cow<'static, str>>, label: &'static str, control: Control) -> Self {
+        let name = name.into();
         let pointer = format!("/{name}");
         let (hint, value, wrong) = ("", String::new(), None);
         Self { name, label, hint, control, pointer, value, wrong, required: false }
@@ -65,22 +67,18 @@ impl Field {
             .required()
     }
 
-    fn input_type(&self) -> &'static str {
+    pub fn input_type(&self) -> &'static str {
         match self.control {
             Control::Moment => "datetime-local",
             _ => "text",
         }
     }
 
-    fn is_number(&self) -> bool {
+    pub fn is_number(&self) -> bool {
         matches!(self.control, Control::Number)
     }
 
-    fn is_long(&self) -> bool {
-        matches!(self.control, Control::Long)
-    }
-
-    fn choices(&self) -> Option<&[(String, String)]> {
+    pub fn choices(&self) -> Option<&[(String, String)]> {
         match &self.control {
             Control::Choice(choices) => Some(choices),
             _ => None,

@@ -1,8 +1,8 @@
 #![doc = include_str!("README.md")]
-#![allow(dead_code, reason = "pages to come use the rest")]
 
 mod api;
 mod assets;
+mod capacity;
 mod chart;
 mod consumers;
 mod deed;
@@ -12,6 +12,7 @@ mod origin;
 mod overview;
 mod page;
 mod part;
+mod plans;
 mod rows;
 mod session;
 mod sheets;
@@ -82,6 +83,17 @@ pub static ROUTES: &[Route] = &[
     page!(GET "/console/consumers", consumers::page),
     part!("/console/parts/consumers", consumers::rows),
     page!(GET "/console/consumers.csv", consumers::csv),
+    page!(GET "/console/plans", plans::all),
+    page!(GET "/console/new-plan", plans::new),
+    page!(GET "/console/plans/{id}", plans::page),
+    part!("/console/parts/plans/{id}/limits", plans::limits),
+    page!(GET "/console/plans/{id}/edit", plans::edit::page),
+    page!(POST "/console/plans/{id}/edit", plans::edit::page),
+    page!(GET "/console/plans/{id}/versions/{version}/restore", plans::restore::page),
+    page!(POST "/console/plans/{id}/versions/{version}/restore", plans::restore::page),
+    page!(GET "/console/capacity", capacity::page),
+    page!(GET "/console/pools/{id}/open", capacity::open),
+    page!(POST "/console/pools/{id}/open", capacity::open),
     page!(GET "/console/users", user::list::page),
     page!(GET "/console/users/{user}", user::page),
     part!("/console/parts/users/{user}/gauges", user::gauges::part),
@@ -100,5 +112,10 @@ pub static ROUTES: &[Route] = &[
 ];
 
 /// The pages that the navigation names: path, name, and what the path begins with.
-pub const NAVIGATION: &[(&str, &str)] =
-    &[("/console", "Overview"), ("/console/consumers", "Top consumers"), ("/console/users", "Users")];
+pub const NAVIGATION: &[(&str, &str)] = &[
+    ("/console", "Overview"),
+    ("/console/consumers", "Top consumers"),
+    ("/console/users", "Users"),
+    ("/console/plans", "Plans"),
+    ("/console/capacity", "Capacity"),
+];

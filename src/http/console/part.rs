@@ -29,6 +29,14 @@ impl Part {
         }
     }
 
+    /// Stands in for `first` once it is known.
+    pub async fn over(visit: &Visit, path: &str, first: Shown, shown: impl Future<Output = Shown>) -> Self {
+        match visit.query.get("whole") {
+            "yes" => Self::at_once(visit, path, 0, shown).await,
+            _ => Self::at_once(visit, path, 0, std::future::ready(first)).await,
+        }
+    }
+
     /// Comes with the page.
     pub async fn at_once(visit: &Visit, path: &str, every: u32, shown: impl Future<Output = Shown>) -> Self {
         let shell = || visit.shell("");

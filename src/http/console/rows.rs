@@ -1,7 +1,6 @@
 //! Rows of the API's lists, as far as pages show them.
 
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::figures::{Count, Credits, Part, UserName};
 use crate::domain::time::Millis;
@@ -89,8 +88,6 @@ pub struct Audit {
     pub by: String,
     pub action: String,
     pub target: String,
-    pub before: Value,
-    pub after: Value,
     pub reason: Option<String>,
 }
 
@@ -159,19 +156,14 @@ pub struct Condition {
     pub bulk_paused_until: Option<Millis>,
     pub closed_since: Option<Millis>,
     pub closed_because: Option<String>,
-    pub ramp: Option<Count>,
 }
 
 /// How long answers were, and what was reserved for them.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Output {
     pub feature: Option<String>,
-    pub count: Count,
     pub reserved_tokens: u64,
     pub used_tokens: u64,
-    pub p50: Count,
-    pub p99: Count,
-    pub suggested_max_output_tokens: Option<Count>,
 }
 
 impl Output {

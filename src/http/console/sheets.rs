@@ -72,6 +72,7 @@ impl Limit {
                 let (capacity, refill) = (number(self.capacity), number(self.refill_per_minute));
                 format!("{refill} {meter} a minute, {capacity} at once")
             }
+            "slots" if self.limit == Some(1) => "1 call at the same time".into(),
             "slots" => format!("{} calls at the same time", number(self.limit)),
             _ => format!("{} {meter} {}", number(self.limit), self.period_words()),
         };
@@ -127,16 +128,11 @@ pub fn pairs(before: &Sheet, after: &Sheet) -> Vec<Pair> {
         let cap = if input { sheet.per_call.max_input_tokens } else { sheet.per_call.max_output_tokens };
         cap.map(|cap| full(cap.0))
     };
-    let mut pairs: Vec<Pair> =
-        [("input tokens of a call, at most", true), ("output tokens of a call, at most", false)]
-            .map(|(what, input)| Pair {
-                what: what.into(),
-                before: cap(before, input),
-                after: cap(after, input),
-            })
-            .into_iter()
-            .filter(|pair| pair.before.is_some() || pair.after.is_some())
-            .collect();
+    let mut pairs: Vec<Pair> = [("most input of a call", true), ("most output of a call", false)]
+        .map(|(what, input)| Pair { what: what.into(), before: cap(before, input), after: cap(after, input) })
+        .into_iter()
+        .filter(|pair| pair.before.is_some() || pair.after.is_some())
+        .collect();
     let new = after.limits.iter().filter(|limit| before.limit(&limit.name).is_none());
     for name in before.limits.iter().chain(new).map(|limit| &limit.name) {
         pairs.push(Pair {

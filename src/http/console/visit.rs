@@ -151,10 +151,6 @@ fn to_sign_in(call: &Call) -> Reply {
 }
 
 impl Visit {
-    pub fn tenant(&self) -> &Arc<Tenant> {
-        &self.tenant
-    }
-
     pub fn may_write(&self) -> bool {
         self.api.may(Scopes::ADMIN_WRITE)
     }

@@ -2,5 +2,6 @@
 //! write stays text. What is seen there is looked at in `tests/browser`.
 
 mod browser;
+mod plans;
 mod sessions;
 mod users;

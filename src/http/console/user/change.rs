@@ -53,7 +53,7 @@ impl About {
 /// The fields as they were filled in.
 fn filled(visit: &Visit, fields: Vec<Field>) -> Vec<Field> {
     let fill = |field: Field| {
-        let value = visit.form.get(field.name);
+        let value = visit.form.get(&field.name);
         if value.is_empty() { field } else { field.value(value) }
     };
     fields.into_iter().map(fill).collect()

@@ -15,7 +15,6 @@ use crate::http::console::visit::{Shown, Visit};
 pub struct Quota {
     pub state: String,
     pub next_call_at: Option<Millis>,
-    pub plan: Option<PlanRef>,
     pub upcoming: Option<Upcoming>,
     pub limits: Vec<Row>,
 }
@@ -51,7 +50,6 @@ pub struct Row {
     pub window_seconds: Option<u64>,
     pub resets_at: Option<Millis>,
     pub state: String,
-    pub next_call_at: Option<Millis>,
     pub forecast_exhausted_at: Option<Millis>,
     pub would_refuse: Option<Count>,
 }

@@ -11,6 +11,9 @@ use crate::http::console::page::{Shell, show};
 use crate::http::console::rows::Audit;
 use crate::http::console::visit::{Shown, Visit};
 
+/// As many are told of at once.
+const SHOWN: &str = "5";
+
 #[derive(Debug, Deserialize)]
 struct Refusal {
     at: Millis,
@@ -83,8 +86,8 @@ pub async fn page(visit: Visit) -> Shown {
     // From a link it is an instant, from the form a local time.
     let at = Millis::parse(asked).ok().or_else(|| clock.moment(asked));
     let text = at.map_or_else(|| asked.to_owned(), |at| at.to_string());
-    let found: Result<List<Refusal>, Fault> =
-        visit.api.get(target("/v1/admin/users/{}/refusals", &name).with("at", &text)).await;
+    let refusals = target("/v1/admin/users/{}/refusals", &name).with("at", &text).with("limit", SHOWN);
+    let found: Result<List<Refusal>, Fault> = visit.api.get(refusals).await;
     let (refusals, fault) = match found {
         Ok(list) => (list.data, None),
         Err(fault) if fault.status == 404 => (Vec::new(), None),
