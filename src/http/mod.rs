@@ -28,6 +28,7 @@ mod span;
 mod usage;
 mod views;
 mod waiting;
+mod widget;
 
 use std::net::TcpListener;
 use std::sync::Arc;

@@ -13,7 +13,7 @@ use super::admin::{
     capacity, clock, consumers, doubts, events, export, keys, make_goods, models, movers, orgs, outputs,
     plans, pools, preview, records, refusals, settings, tenants, tuning, users, webhooks,
 };
-use super::{check, feedback, health, holds, own_use, problem, quota, usage};
+use super::{check, feedback, health, holds, own_use, problem, quota, usage, widget};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -45,7 +45,7 @@ use super::{check, feedback, health, holds, own_use, problem, quota, usage};
         capacity::check,
         tenants::all, tenants::create, tenants::get, tenants::put, tenants::delete,
         health::livez, health::readyz, health::metrics,
-        health::openapi_json, health::docs_file, health::problem_page,
+        health::openapi_json, health::docs_file, health::problem_page, widget::script,
     ),
     components(schemas(
         problem::ProblemView, problem::FaultView, problem::ViolationView,

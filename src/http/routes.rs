@@ -16,7 +16,7 @@ use super::admin::{
 use super::auth::Access;
 use super::call::Call;
 use super::reply::Answer;
-use super::{check, console, feedback, health, holds, own_use, quota, usage};
+use super::{check, console, feedback, health, holds, own_use, quota, usage, widget};
 use crate::service::Scopes;
 
 pub type Handler = fn(Call) -> LocalBoxFuture<'static, Answer>;
@@ -150,6 +150,7 @@ pub static ROUTES: &[Route] = &[
     route!(GET "/docs/", Access::Public, health::docs),
     route!(GET "/docs/{file}", Access::Public, health::docs_file),
     route!(GET "/problems/{code}", Access::Public, health::problem_page),
+    route!(GET "/widget.js", Access::Public, widget::script),
 ];
 
 /// Every route, those of the console last.
