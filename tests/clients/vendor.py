@@ -1,7 +1,8 @@
 """A vendor of models that misbehaves on demand, in OpenAI's and in Anthropic's words.
 
 The prompt says how a call goes, so that many may run at once: `ok`, `status 529`, `hang up`
-(no answer), `break` (a stream that ends in the middle), `stall` (nothing more comes).
+(no answer), `break` (a stream that ends in the middle), `stall` (nothing more comes). What
+stands behind a `|` is the call's own id: `ids` has those on which the vendor worked.
 """
 
 import http.server
@@ -26,7 +27,7 @@ class Vendor:
             def do_POST(self):
                 vendor.answer(self)
 
-        self.served = 0
+        self.ids, self.bodies = [], []
         self.lock = threading.Lock()
         # Set when the test is over: whoever stalls goes on.
         self.over = threading.Event()
@@ -41,15 +42,17 @@ class Vendor:
 
     def answer(self, call):
         body = json.loads(call.rfile.read(int(call.headers["Content-Length"])))
-        prompt = body["messages"][-1]["content"]
-        if prompt == "hang up":
-            return call.hang_up()
+        words = body["messages"][-1]["content"] if "messages" in body else body["input"]
+        prompt, _, id = words.partition("|")
         if prompt.startswith("status "):
             error = {"type": "error", "error": {"type": "api_error", "message": "no", "code": None}}
             return call.reply(int(prompt.split()[1]), error)
         with self.lock:
-            self.served += 1
-        shape = Anthropic if call.path.endswith("/messages") else OpenAi
+            self.ids.append(id)
+            self.bodies.append(body)
+        if prompt == "hang up":
+            return call.hang_up()
+        shape = {"messages": Anthropic, "responses": Responses}.get(call.path.rpartition("/")[2], OpenAi)
         if not body.get("stream"):
             if prompt == "stall":
                 self.over.wait()
@@ -82,6 +85,27 @@ class OpenAi:
         if (body.get("stream_options") or {}).get("include_usage"):
             yield None, chunk | {"choices": [], "usage": OPENAI_USAGE}
         yield None, "[DONE]"
+
+
+class Responses:
+    @staticmethod
+    def whole():
+        text = {"type": "output_text", "text": "".join(WORDS), "annotations": []}
+        usage = {"input_tokens": INPUT, "input_tokens_details": {"cached_tokens": 100, "cache_write_tokens": 0},
+                 "output_tokens": OUTPUT, "output_tokens_details": {"reasoning_tokens": 8},
+                 "total_tokens": INPUT + OUTPUT}
+        message = {"type": "message", "id": "m1", "role": "assistant", "status": "completed", "content": [text]}
+        return {"id": "r1", "object": "response", "created_at": 1, "model": "m", "status": "completed",
+                "output": [message], "usage": usage}
+
+    @staticmethod
+    def events(_):
+        begun = Responses.whole() | {"status": "in_progress", "output": [], "usage": None}
+        yield "response.created", {"type": "response.created", "response": begun}
+        for word in WORDS:
+            delta = {"type": "response.output_text.delta", "item_id": "m1", "output_index": 0, "content_index": 0}
+            yield delta["type"], delta | {"delta": word}
+        yield "response.completed", {"type": "response.completed", "response": Responses.whole()}
 
 
 class Anthropic:
