@@ -29,6 +29,8 @@ class Vendor:
 
         self.ids, self.bodies = [], []
         self.lock = threading.Lock()
+        # Set whenever it begins to work on a call.
+        self.begun = threading.Event()
         # Set when the test is over: whoever stalls goes on.
         self.over = threading.Event()
         self.server = _Server(("127.0.0.1", 0), Handler)
@@ -50,6 +52,7 @@ class Vendor:
         with self.lock:
             self.ids.append(id)
             self.bodies.append(body)
+        self.begun.set()
         if prompt == "hang up":
             return call.hang_up()
         shape = {"messages": Anthropic, "responses": Responses}.get(call.path.rpartition("/")[2], OpenAi)
