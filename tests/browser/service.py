@@ -147,6 +147,13 @@ class Tenant:
         """A call from beginning to end."""
         self.settle(self.hold(user, input, output, **fields), input, output)
 
+    def refused_or_spent(self, user, input=0, output=0, **fields):
+        """A call from beginning to end, if it is admitted."""
+        try:
+            self.spend(user, input, output, **fields)
+        except Refused:
+            pass
+
     def refusal(self, user, input=0, output=0, **fields):
         """The problem document of a call that is refused."""
         try:

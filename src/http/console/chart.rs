@@ -14,9 +14,9 @@ pub struct Column {
     pub pieces: Vec<u64>,
 }
 
-const WIDTH: f64 = 720.0;
+const WIDTH: f64 = 440.0;
 const HEIGHT: f64 = 200.0;
-const LEFT: f64 = 52.0;
+const LEFT: f64 = 54.0;
 const BELOW: f64 = 22.0;
 const ABOVE: f64 = 8.0;
 const LINES: u64 = 4;

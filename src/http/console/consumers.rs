@@ -139,6 +139,7 @@ struct Rows {
     heads: Vec<Head>,
     what: &'static str,
     group: String,
+    by: String,
     first: bool,
     next: Option<String>,
     start: String,
@@ -147,6 +148,11 @@ struct Rows {
 }
 
 impl Rows {
+    /// Narrow screens show the column by which the rows are ordered.
+    fn less(&self, meter: &str) -> &'static str {
+        if self.by == meter { "" } else { " less" }
+    }
+
     /// A row's name, and where more stands about it.
     fn name<'a>(&self, row: &'a Consumer) -> Option<&'a str> {
         let name = match self.group.as_str() {
@@ -179,6 +185,7 @@ pub async fn rows(visit: &Visit) -> Shown {
         start: asked.page_with(|_| {}),
         has_usage: list.data.iter().any(|row| row.quota_share.is_some()),
         group: asked.group,
+        by: asked.by,
         list,
         clock: visit.clock(),
     })

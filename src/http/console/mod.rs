@@ -74,6 +74,8 @@ pub static ROUTES: &[Route] = &[
     open!(GET "/console/assets/{file}", assets::file),
     page!(GET "/console", overview::page),
     part!("/console/parts/overview/now", overview::now),
+    part!("/console/parts/overview/features", overview::features),
+    part!("/console/parts/overview/happened", overview::happened),
     part!("/console/parts/overview/pools", overview::pools),
     part!("/console/parts/overview/top", overview::top),
     part!("/console/parts/overview/movers", overview::movers),

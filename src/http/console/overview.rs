@@ -31,23 +31,28 @@ struct Overview {
     top: Part,
     movers: Part,
     day: Part,
+    features: Part,
+    happened: Part,
     outputs: Part,
     refusals: Part,
 }
 
 pub async fn page(visit: Visit) -> Shown {
     let v = &visit;
-    let (now, pools) = join!(
+    let (now, features, pools) = join!(
         Part::at_once(v, "/console/parts/overview/now", 5, now(v)),
+        Part::at_once(v, "/console/parts/overview/features", 15, features(v)),
         Part::at_once(v, "/console/parts/overview/pools", 10, pools(v)),
     );
     show(&Overview {
         shell: visit.shell("Overview"),
         now,
+        features,
         pools,
         top: Part::later(v, "/console/parts/overview/top", 30, top(v)).await,
         movers: Part::later(v, "/console/parts/overview/movers", 30, movers(v)).await,
         day: Part::later(v, "/console/parts/overview/day", 60, day(v)).await,
+        happened: Part::later(v, "/console/parts/overview/happened", 60, happened(v)).await,
         outputs: Part::later(v, "/console/parts/overview/outputs", 60, outputs(v)).await,
         refusals: Part::later(v, "/console/parts/overview/refusals", 0, refusals(v)).await,
     })
@@ -87,12 +92,26 @@ impl Sum {
 #[template(path = "overview_now.html")]
 struct Now {
     sum: Sum,
-    features: Vec<(Option<String>, Sum)>,
     clock: Clock,
 }
 
 /// The last hour.
 pub async fn now(visit: &Visit) -> Shown {
+    let (rows, _) = minutes(visit, None, 4).await?;
+    let mut sum = Sum::default();
+    rows.iter().for_each(|row| sum.add(row));
+    show(&Now { sum, clock: visit.clock() })
+}
+
+#[derive(Template)]
+#[template(path = "overview_features.html")]
+struct Features {
+    sum: Sum,
+    features: Vec<(Option<String>, Sum)>,
+}
+
+/// The last hour by feature.
+pub async fn features(visit: &Visit) -> Shown {
     let (rows, _) = minutes(visit, None, 4).await?;
     let mut sum = Sum::default();
     let mut features: BTreeMap<Option<String>, Sum> = BTreeMap::new();
@@ -103,7 +122,7 @@ pub async fn now(visit: &Visit) -> Shown {
     let mut features: Vec<_> = features.into_iter().collect();
     features.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.total));
     features.truncate(6);
-    show(&Now { sum, features, clock: visit.clock() })
+    show(&Features { sum, features })
 }
 
 /// Minutes from then on, and whether they are all.
@@ -267,24 +286,15 @@ struct Day {
     tokens: Markup,
     complete: bool,
     is_empty: bool,
-    lines: Vec<Line>,
     clock: Clock,
 }
 
-/// The last 24 hours, by the hour of the product's wall clock, and what happened in them.
-pub async fn day(visit: &Visit) -> Shown {
-    let clock = visit.clock();
+/// The last 24 hours by the hour of the product's wall clock, and whether every call is in them.
+async fn last_day(visit: &Visit) -> Result<(Vec<Hour>, bool), Fault> {
     let now = visit.now();
-    let into_the_hour = clock.zone.wall_clock(now).0.rem_euclid(HOUR_MS);
+    let into_the_hour = visit.clock().zone.wall_clock(now).0.rem_euclid(HOUR_MS);
     let from = now.plus_ms(-into_the_hour - (HOURS as i64 - 1) * HOUR_MS);
-    let (minutes, audit, pools) = join!(
-        minutes(visit, Some(from), PAGES_MAX),
-        visit.api.get::<List<Audit>>(
-            Target::new("/v1/admin/audit", &[]).with("from", &from.to_string()).with("limit", "100")
-        ),
-        visit.api.get::<List<Pool>>("/v1/admin/pools"),
-    );
-    let (rows, complete) = minutes?;
+    let (rows, complete) = minutes(visit, Some(from), PAGES_MAX).await?;
     let start = |place: usize| from.plus_ms(place as i64 * HOUR_MS);
     let mut hours: Vec<Hour> =
         (0..HOURS).map(|place| Hour { from: start(place), sum: Sum::default() }).collect();
@@ -294,6 +304,13 @@ pub async fn day(visit: &Visit) -> Shown {
             hour.sum.add(row);
         }
     }
+    Ok((hours, complete))
+}
+
+/// How many calls and tokens there were.
+pub async fn day(visit: &Visit) -> Shown {
+    let clock = visit.clock();
+    let (hours, complete) = last_day(visit).await?;
     let chart = |pieces: fn(&Sum) -> [Count; 2], names: [&str; 2]| {
         let column = |(place, hour): (usize, &Hour)| {
             let label = clock.hour(hour.from);
@@ -307,8 +324,29 @@ pub async fn day(visit: &Visit) -> Shown {
     };
     let calls = chart(|sum| [sum.requests, sum.refusals], ["admitted", "refused"]);
     let tokens = chart(|sum| [sum.input, sum.output], ["input", "output"]);
+    let is_empty = hours.iter().all(|hour| hour.sum.asked().is_zero());
+    show(&Day { is_empty, calls, tokens, complete, clock, hours })
+}
+
+#[derive(Template)]
+#[template(path = "overview_happened.html")]
+struct Happened {
+    lines: Vec<Line>,
+    clock: Clock,
+}
+
+/// Refusals, changes and what became of pools, in one line of time.
+pub async fn happened(visit: &Visit) -> Shown {
+    let (hours, _) = last_day(visit).await?;
+    let from = hours.first().map_or(visit.now(), |hour| hour.from).to_string();
+    let (audit, pools) = join!(
+        visit
+            .api
+            .get::<List<Audit>>(Target::new("/v1/admin/audit", &[]).with("from", &from).with("limit", "100")),
+        visit.api.get::<List<Pool>>("/v1/admin/pools"),
+    );
     let lines = lines(&hours, audit?.data, pools?.data);
-    show(&Day { is_empty: rows.is_empty(), calls, tokens, complete, lines, clock, hours })
+    show(&Happened { lines, clock: visit.clock() })
 }
 
 /// What happened, the latest first.

@@ -91,27 +91,45 @@ pub struct Audit {
     pub reason: Option<String>,
 }
 
+/// An action of the audit in words, where it is known.
+pub fn words_of(action: &str) -> &str {
+    match action {
+        "plan.put" => "New version of plan",
+        "pool.put" => "Pool changed",
+        "pool.open" => "Pool opened",
+        "models.put" => "Models changed",
+        "settings.put" => "Settings changed",
+        "user.put" => "User changed",
+        "user.plan" => "Plan of user changed",
+        "user.plan_stale" => "Late change of plan left aside for user",
+        "user.erase" => "User erased",
+        "user.return" => "Erased user came back",
+        "hold.resolve" => "Hold in doubt resolved",
+        "make_good.put" => "Made good",
+        "webhook.put" => "Webhook changed",
+        "webhook.delete" => "Webhook removed",
+        "plan.delete" => "Plan removed",
+        "pool.close" => "Vendor's spend limit closed pool",
+        "pool.delete" => "Pool removed",
+        "org.put" => "Org changed",
+        "key.create" => "Key made",
+        "key.delete" => "Key removed",
+        "tenant.create" => "Product made",
+        "tenant.suspend" => "Product suspended",
+        "tenant.resume" => "Product let in again",
+        "clock.set" => "Clock set",
+        other => other,
+    }
+}
+
 impl Audit {
-    /// What was done, in words where it is known.
     pub fn what(&self) -> &str {
-        match self.action.as_str() {
-            "plan.put" => "New version of plan",
-            "pool.put" => "Pool changed",
-            "pool.open" => "Pool opened",
-            "models.put" => "Models changed",
-            "settings.put" => "Settings changed",
-            "user.put" => "User changed",
-            "user.plan" => "Plan of user changed",
-            "user.overrides" => "Overrides of user changed",
-            "user.grant" => "Grant to user",
-            "user.erase" => "User erased",
-            "org.put" => "Org changed",
-            "key.create" => "Key made",
-            "key.delete" => "Key removed",
-            "tenant.create" => "Product made",
-            "clock.set" => "Clock set",
-            other => other,
-        }
+        words_of(&self.action)
+    }
+
+    /// What was changed, where the action does not say it already.
+    pub fn of(&self) -> &str {
+        if ["settings", "models"].contains(&self.target.as_str()) { "" } else { &self.target }
     }
 
     /// Where more stands about what was changed.
