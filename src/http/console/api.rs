@@ -176,6 +176,15 @@ pub fn fault(kind: Kind, detail: &'static str) -> Fault {
     Problem::new(kind, detail).into()
 }
 
+/// A list, or what was wrong with the question; other faults are the whole page's.
+pub fn listed<T>(answer: Result<List<T>, Fault>) -> Result<(List<T>, Option<Fault>), Fault> {
+    match answer {
+        Ok(list) => Ok((list, None)),
+        Err(fault) if fault.status == 400 => Ok((List { data: Vec::new(), next_cursor: None }, Some(fault))),
+        Err(fault) => Err(fault),
+    }
+}
+
 /// A list as the API answers it.
 #[derive(Debug, Clone, Deserialize)]
 pub struct List<T> {

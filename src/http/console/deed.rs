@@ -20,6 +20,10 @@ pub enum Control {
     Number,
     /// A local date and time.
     Moment,
+    /// A local date.
+    Day,
+    /// Many of something, one a line.
+    Lines,
     /// Values with what they are called.
     Choice(Vec<(String, String)>),
 }
@@ -70,12 +74,17 @@ impl Field {
     pub fn input_type(&self) -> &'static str {
         match self.control {
             Control::Moment => "datetime-local",
+            Control::Day => "date",
             _ => "text",
         }
     }
 
     pub fn is_number(&self) -> bool {
         matches!(self.control, Control::Number)
+    }
+
+    pub fn has_lines(&self) -> bool {
+        matches!(self.control, Control::Lines)
     }
 
     pub fn choices(&self) -> Option<&[(String, String)]> {
@@ -160,7 +169,8 @@ impl Deed {
     pub async fn go(self, visit: &Visit, plan: Plan, done: &str) -> Shown {
         if visit.form.get(CONFIRMED) != "yes" {
             let fields = visit.form.without(&["mark", CONFIRMED]).collect();
-            let path = visit.call.head.uri().path();
+            let uri = visit.call.head.uri();
+            let path = uri.path_and_query().map_or(uri.path(), |whole| whole.as_str());
             return show(&ConfirmPage {
                 shell: visit.shell(self.title.as_str()),
                 deed: &self,
@@ -175,4 +185,23 @@ impl Deed {
             Err(fault) => self.form_with(visit, &fault),
         }
     }
+}
+
+/// The fields as they were filled in.
+pub fn filled(visit: &Visit, fields: Vec<Field>) -> Vec<Field> {
+    let fill = |field: Field| {
+        let value = visit.form.get(&field.name);
+        if value.is_empty() { field } else { field.value(value) }
+    };
+    fields.into_iter().map(fill).collect()
+}
+
+/// A number; what is none goes to the API as it is, which says so.
+pub fn number(text: &str) -> Value {
+    text.replace([',', ' ', '_'], "").parse::<u64>().map_or_else(|_| text.into(), Value::from)
+}
+
+/// Whether the form was sent.
+pub fn sends(visit: &Visit) -> bool {
+    *visit.call.head.method() == Method::POST
 }

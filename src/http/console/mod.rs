@@ -2,12 +2,17 @@
 
 mod api;
 mod assets;
+mod audit;
 mod capacity;
 mod chart;
 mod consumers;
 mod deed;
+mod deliveries;
+mod doubts;
+mod duplicates;
 mod figures;
 mod form;
+mod make_goods;
 mod origin;
 mod overview;
 mod page;
@@ -96,6 +101,22 @@ pub static ROUTES: &[Route] = &[
     page!(GET "/console/capacity", capacity::page),
     page!(GET "/console/pools/{id}/open", capacity::open),
     page!(POST "/console/pools/{id}/open", capacity::open),
+    page!(GET "/console/doubts", doubts::page),
+    page!(GET "/console/doubts/all/resolve", doubts::resolve::many),
+    page!(POST "/console/doubts/all/resolve", doubts::resolve::many),
+    page!(GET "/console/doubts/{id}", doubts::one),
+    page!(GET "/console/doubts/{id}/resolve", doubts::resolve::one),
+    page!(POST "/console/doubts/{id}/resolve", doubts::resolve::one),
+    page!(GET "/console/make-goods", make_goods::page),
+    page!(GET "/console/make-goods/new", make_goods::give::page),
+    page!(POST "/console/make-goods/new", make_goods::give::page),
+    page!(GET "/console/make-goods/{id}/undo", make_goods::undo),
+    page!(POST "/console/make-goods/{id}/undo", make_goods::undo),
+    page!(GET "/console/webhooks", deliveries::all),
+    page!(GET "/console/webhooks/{id}", deliveries::page),
+    page!(POST "/console/webhooks/{id}", deliveries::page),
+    page!(GET "/console/duplicates", duplicates::page),
+    page!(GET "/console/audit", audit::page),
     page!(GET "/console/users", user::list::page),
     page!(GET "/console/users/{user}", user::page),
     part!("/console/parts/users/{user}/gauges", user::gauges::part),
@@ -120,4 +141,9 @@ pub const NAVIGATION: &[(&str, &str)] = &[
     ("/console/users", "Users"),
     ("/console/plans", "Plans"),
     ("/console/capacity", "Capacity"),
+    ("/console/doubts", "In doubt"),
+    ("/console/make-goods", "Make-good"),
+    ("/console/webhooks", "Webhooks"),
+    ("/console/duplicates", "Duplicates"),
+    ("/console/audit", "Audit"),
 ];

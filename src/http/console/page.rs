@@ -47,9 +47,13 @@ pub struct Notice(pub &'static str);
 
 impl Notice {
     /// Only what stands here is ever said.
-    const DONE: [(&str, &str); 2] = [
+    const DONE: [(&str, &str); 6] = [
         ("saved", "Done, and in force now or when you said."),
         ("erased", "The user's identity was erased."),
+        ("resolved", "Resolved."),
+        ("given", "It is given; how far it is stands in the list."),
+        ("undone", "What was left of it is taken back."),
+        ("sent", "It is on its way again."),
     ];
 
     pub fn done(word: &str) -> Option<Self> {

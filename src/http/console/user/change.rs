@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::{User, clock, named, on_record, target};
 use crate::http::console::api::{Fault, List};
-use crate::http::console::deed::{Change, Control, Deed, Field, Plan};
+use crate::http::console::deed::{Change, Control, Deed, Field, Plan, filled, number, sends};
 use crate::http::console::figures::{UserName, full};
 use crate::http::console::sheets::{Limit, Sheet, pairs};
 use crate::http::console::visit::{Shown, Visit};
@@ -50,15 +50,6 @@ impl About {
     }
 }
 
-/// The fields as they were filled in.
-fn filled(visit: &Visit, fields: Vec<Field>) -> Vec<Field> {
-    let fill = |field: Field| {
-        let value = visit.form.get(&field.name);
-        if value.is_empty() { field } else { field.value(value) }
-    };
-    fields.into_iter().map(fill).collect()
-}
-
 /// A local time as an instant; what is no time goes to the API, which says so.
 fn moment(visit: &Visit, about: &About, name: &str) -> Value {
     match visit.form.given(name) {
@@ -68,15 +59,6 @@ fn moment(visit: &Visit, about: &About, name: &str) -> Value {
             clock.moment(text).map_or_else(|| text.into(), |at| at.to_string().into())
         }
     }
-}
-
-/// A number; what is none goes to the API as it is, which says so.
-fn number(text: &str) -> Value {
-    text.replace([',', ' ', '_'], "").parse::<u64>().map_or_else(|_| text.into(), Value::from)
-}
-
-fn sends(visit: &Visit) -> bool {
-    *visit.call.head.method() == Method::POST
 }
 
 pub async fn plan(visit: Visit) -> Shown {
