@@ -12,6 +12,7 @@ mod key;
 mod migrate;
 mod openapi;
 mod plans;
+mod ready;
 mod replay;
 mod serve;
 mod tenant;
@@ -79,6 +80,8 @@ enum Command {
     Export(export::ExportArgs),
     /// Print the OpenAPI document
     Openapi,
+    /// Ask the running server whether it can decide (for health checks)
+    Ready,
     /// Say in plain words what is wrong with this installation
     Doctor,
 }
@@ -129,6 +132,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Replay(args) => replay::run(args),
         Command::Export(args) => export::run(&common, args),
         Command::Openapi => openapi::run(),
+        Command::Ready => ready::run(&common),
         Command::Doctor => doctor::run(&common),
     }
 }

@@ -99,6 +99,23 @@ async fn the_first_start_prints_a_call_that_works_and_sigterm_ends_it_well() {
     assert_eq!(serving.child.wait().unwrap().code(), Some(0));
 }
 
+#[test]
+fn a_health_check_needs_no_other_program() {
+    let data = tempfile::tempdir().unwrap();
+    let serving = Serving::first_start(data.path());
+    let call = serving.call.clone().expect("a call to paste");
+    let address = call.strip_prefix(FIRST_START).and_then(|rest| rest.split('/').next()).expect("an address");
+    let ask = |listen: &str| apportion(&["ready"]).env("APPORTION_LISTEN", listen).output().unwrap();
+    let port = address.rsplit(':').next().expect("a port");
+    for listen in [address, &format!("0.0.0.0:{port}")] {
+        let ready = ask(listen);
+        assert!(code(&ready) == 0 && out(&ready).contains("\"ok\""), "{}{}", out(&ready), err(&ready));
+    }
+    drop(serving);
+    let gone = ask(address);
+    assert!(code(&gone) == 1 && err(&gone).contains(address), "{}", err(&gone));
+}
+
 #[tokio::test]
 async fn a_log_that_cannot_be_written_ends_nothing() {
     let data = tempfile::tempdir().unwrap();

@@ -27,6 +27,34 @@ fn has(program: &str) -> bool {
     found
 }
 
+/// Every file in a folder of the repository and below it.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn what_is_deployed_sets_only_what_there_is() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let known = std::fs::read_to_string(root.join("src/config.default.toml")).unwrap();
+    let mut named = 0;
+    for file in files(&root.join("examples/deploy")) {
+        let text = std::fs::read_to_string(&file).unwrap();
+        for rest in text.split("APPORTION_").skip(1) {
+            let name: String = rest
+                .chars()
+                .take_while(|c| c.is_ascii_uppercase() || *c == '_')
+                .collect::<String>()
+                .to_lowercase();
+            let is_known =
+                name.is_empty() || known.lines().any(|line| line.starts_with(&format!("{name} =")));
+            assert!(is_known, "{}: APPORTION_{}", file.display(), name.to_uppercase());
+            named += usize::from(!name.is_empty());
+        }
+    }
+    assert!(named > 8, "{named} settings are named");
+}
+
 #[tokio::test]
 async fn the_sheet_to_paste_is_the_whole_shipped_one_with_one_change() {
     let t = Tenant::at("UTC", "2026-03-10T12:00:00.000Z").await;
