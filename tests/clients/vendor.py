@@ -45,6 +45,8 @@ class Vendor:
     def answer(self, call):
         body = json.loads(call.rfile.read(int(call.headers["Content-Length"])))
         words = body["messages"][-1]["content"] if "messages" in body else body["input"]
+        if isinstance(words, list):  # of parts
+            words = words[-1]["text"]
         prompt, _, id = words.partition("|")
         if prompt.startswith("status "):
             error = {"type": "error", "error": {"type": "api_error", "message": "no", "code": None}}
