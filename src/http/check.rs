@@ -237,6 +237,14 @@ impl<'a> Counted<'a> {
             },
             CheckReply::Refused(refusal) => Decided::Refused(refusal.code.into()),
         });
+        match decided {
+            CheckReply::Refused(refusal) => {
+                let failed = refusal.violations.iter();
+                failed.for_each(|limit| self.metrics.limit_hit(limit.kind, limit.scope.as_str()));
+            }
+            CheckReply::Allowed(allowed) if allowed.replayed => self.metrics.duplicate("check"),
+            CheckReply::Allowed(_) => {}
+        }
         if let (Some(ours), Some(they_allow)) = (decided.decided(), self.they_allow) {
             self.metrics.compared(ours == THEY_ALLOW, they_allow);
         }

@@ -216,7 +216,12 @@ fn read_unknown(fields: &mut Reader<'_, '_>) -> Option<SettleUsage> {
 pub fn finish(call: &Call, finished: FinishReply) -> Answer {
     let conflict = |kind, detail, hold, now| Err(Problem::new(kind, detail).with_hold(hold, now));
     match finished {
-        FinishReply::Done(done) => Ok(done_reply(&done)),
+        FinishReply::Done(done) => {
+            if done.replayed {
+                call.state.metrics.duplicate("hold");
+            }
+            Ok(done_reply(&done))
+        }
         FinishReply::NotFound => Err(orphan(call)),
         FinishReply::AlreadyFinished(hold, now) => {
             conflict(Kind::AlreadyFinished, "The hold was finished before, in another way.", hold, now)

@@ -87,6 +87,17 @@ impl ComparedLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct HitLabels {
+    kind: &'static str,
+    scope: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DuplicateLabel {
+    of: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RouteLabels {
     method: &'static str,
     route: &'static str,
@@ -105,6 +116,8 @@ pub struct Metrics {
     allowed: Counter,
     compared: Family<ComparedLabels, Counter>,
     waits: Family<WaitLabels, Histogram, fn() -> Histogram>,
+    limit_hits: Family<HitLabels, Counter>,
+    duplicates: Family<DuplicateLabel, Counter>,
     orphan_holds: Counter,
     usage_implausible: Counter,
     in_flight: Gauge,
@@ -125,6 +138,8 @@ impl Metrics {
         let allowed = decisions.get_or_create(&allow).clone();
         let compared = Family::<ComparedLabels, Counter>::default();
         let waits = Family::new_with_constructor((|| Histogram::new(WAITS)) as fn() -> Histogram);
+        let limit_hits = Family::<HitLabels, Counter>::default();
+        let duplicates = Family::<DuplicateLabel, Counter>::default();
         let orphan_holds = Counter::default();
         let usage_implausible = Counter::default();
         let in_flight = Gauge::default();
@@ -155,6 +170,10 @@ impl Metrics {
             "Time that checks waited for a pool or a slot, by lane and outcome",
             waits.clone(),
         );
+        let help = "Limits that refused a check, by kind and scope: every one that failed";
+        registry.register("limit_hits", help, limit_hits.clone());
+        let help = "Repetitions that were answered as the first time, and took nothing";
+        registry.register("duplicates", help, duplicates.clone());
         registry.register(
             "orphan_holds",
             "Calls for a hold that the tenant does not have",
@@ -172,6 +191,8 @@ impl Metrics {
             allowed,
             compared,
             waits,
+            limit_hits,
+            duplicates,
             orphan_holds,
             usage_implausible,
             in_flight,
@@ -222,6 +243,16 @@ impl Metrics {
             Waiting::HungUp => "hung_up",
         };
         self.waits.get_or_create(&WaitLabels { lane: lane(bulk), outcome }).observe(waited.as_secs_f64());
+    }
+
+    /// A limit had no room for a check.
+    pub fn limit_hit(&self, kind: &'static str, scope: &'static str) {
+        self.limit_hits.get_or_create(&HitLabels { kind, scope }).inc();
+    }
+
+    /// A check, a finish or a usage came again.
+    pub fn duplicate(&self, of: &'static str) {
+        self.duplicates.get_or_create(&DuplicateLabel { of }).inc();
     }
 
     pub fn orphan_hold(&self) {

@@ -54,8 +54,10 @@ pub async fn record(mut call: Call) -> Answer {
     let commands = commands.map_err(Problem::invalid)?;
     let results = call.service().record_usage(call.tenant()?, commands).await?;
     for result in &results {
-        if let UsageStatus::Implausible { .. } = result.status {
-            call.state.metrics.usage_implausible();
+        match result.status {
+            UsageStatus::Implausible { .. } => call.state.metrics.usage_implausible(),
+            UsageStatus::Duplicate => call.state.metrics.duplicate("usage"),
+            UsageStatus::Recorded | UsageStatus::Invalid(_) => {}
         }
     }
     if !is_list && let [only] = results.as_slice() {

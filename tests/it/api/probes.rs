@@ -1,5 +1,7 @@
 //! Probes: always answered, never counted, and silent about tenants.
 
+use serde_json::json;
+
 use crate::harness::sheets::Sheet;
 use crate::harness::{Client, Tenant};
 
@@ -70,4 +72,37 @@ async fn the_documents_are_served() {
         assert!(paths.contains_key(path), "no {path} in {:?}", paths.keys().collect::<Vec<_>>());
     }
     assert_eq!(t.get("/docs").await.status / 100, 2);
+}
+
+#[tokio::test]
+async fn metrics_tell_which_limits_refused_and_what_came_twice() {
+    let t = Tenant::with(Sheet::new().rb(1, 1).dr(1)).await;
+    let text = async || t.get("/metrics").await.text;
+    let value = |text: &str, name: &str| -> u64 {
+        let line = text.lines().find(|line| line.starts_with(name));
+        line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0)
+    };
+    let names = [
+        "apportion_limit_hits_total{kind=\"bucket\",scope=\"user\"}",
+        "apportion_limit_hits_total{kind=\"window\",scope=\"user\"}",
+        "apportion_duplicates_total{of=\"check\"}",
+        "apportion_duplicates_total{of=\"hold\"}",
+        "apportion_duplicates_total{of=\"usage\"}",
+    ];
+    let before = text().await;
+    let ask = json!({"user": "u", "request_id": "r"});
+    let hold = t.check(ask.clone()).await.hold_id();
+    t.check(ask).await.ok();
+    // Both limits are in the way, and both are counted.
+    t.ask("u", 0, 0).await.refused(429, "daily_quota_exhausted");
+    t.finish(&hold, 1, 1).await.ok();
+    t.finish(&hold, 1, 1).await.ok();
+    let usage = json!({"id": "x", "user": "v", "input_tokens": 1, "output_tokens": 1});
+    t.usage(&usage).await.ok();
+    t.usage(&usage).await.ok();
+    let after = text().await;
+    for name in names {
+        // Other tests count beside this one.
+        assert!(value(&after, name) > value(&before, name), "{name}");
+    }
 }
