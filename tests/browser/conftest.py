@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 from product import Product
 from service import Service
@@ -14,6 +14,9 @@ CHROMIUM = "/usr/bin/chromium"
 # Nothing but what the tests ask for goes out.
 QUIET = ["--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]
+# Only a failure waits so long; other work on the machine may be heavy.
+PATIENCE_MS = 30_000
+expect.set_options(timeout=PATIENCE_MS)
 # Where screenshots go; without it none are taken.
 SHOTS = os.environ.get("SHOTS")
 
@@ -69,7 +72,7 @@ def new_page(browser):
     def open_page(width=1280, **options):
         options.setdefault("viewport", {"width": width, "height": 800})
         context = browser.new_context(locale=options.pop("locale", "en-GB"), **options)
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
         page.faults = Faults()
         page.on("pageerror", lambda error: page.faults.append(f"error: {error}"))

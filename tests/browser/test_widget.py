@@ -95,7 +95,7 @@ def test_what_used_it_is_shown_by_feature_or_by_model(tenant, show, look):
     look(page, "widget-use")
     element(page).evaluate("e => e.setAttribute('by', 'model')")
     tenant.spend("mia", 1, 0)
-    expect(rows).to_have_text(["sonnet4,000", "Other501"], timeout=10_000)
+    expect(rows).to_have_text(["sonnet4,000", "Other501"])
     element(page).evaluate("e => e.setAttribute('by', 'none')")
     expect(part(page, "use")).to_be_hidden()
 
@@ -363,7 +363,7 @@ def test_no_address_says_who_somebody_is(tenant, show):
     part(page, "limit").wait_for()
     tenant.spend("mia@example.com", 1_000, 0)
     part(page, "use").wait_for()
-    [usage] = [request for request in asked if "/v1/me/usage?by=feature" in request.url]
+    usage = next(request for request in asked if "/v1/me/usage?by=feature" in request.url)
     assert "referer" not in usage.all_headers()
     for request in asked:
         assert "mia" not in request.url and "ey" not in request.url.split("/")[-1], request.url
