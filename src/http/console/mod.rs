@@ -77,6 +77,7 @@ pub static ROUTES: &[Route] = &[
     open!(POST "/console/sign-in", sign::sign_in),
     open!(POST "/console/sign-out", sign::sign_out),
     open!(GET "/console/assets/{file}", assets::file),
+    open!(GET "/console/", sign::home),
     page!(GET "/console", overview::page),
     part!("/console/parts/overview/now", overview::now),
     part!("/console/parts/overview/features", overview::features),

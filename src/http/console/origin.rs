@@ -14,6 +14,11 @@ pub fn is_own(headers: &HeaderMap) -> bool {
     authority.is_some() && authority == host
 }
 
+/// Whether a link of another site led here. Browsers then keep the session's cookie back.
+pub fn is_from_elsewhere(headers: &HeaderMap) -> bool {
+    text(headers, "sec-fetch-site").is_some_and(|site| matches!(site, "cross-site" | "same-site"))
+}
+
 /// Whether the browser speaks https: it says so itself, or what ends TLS before us does. Whoever
 /// lies about it gets a cookie that is of no use to them.
 pub fn is_https(headers: &HeaderMap) -> bool {

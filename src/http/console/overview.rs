@@ -19,6 +19,8 @@ const HOUR_MS: i64 = 3_600_000;
 const HOURS: usize = 24;
 /// Rows of minutes that a chart adds up at most: a day of thirteen features.
 const PAGES_MAX: usize = 40;
+/// The ledger adds up and keeps a ranking for each answer, so it is not asked often.
+const TOP_SECONDS: u32 = 300;
 /// Lines of the timeline.
 const LINES: usize = 15;
 
@@ -49,7 +51,7 @@ pub async fn page(visit: Visit) -> Shown {
         now,
         features,
         pools,
-        top: Part::later(v, "/console/parts/overview/top", 30, top(v)).await,
+        top: Part::later(v, "/console/parts/overview/top", TOP_SECONDS, top(v)).await,
         movers: Part::later(v, "/console/parts/overview/movers", 30, movers(v)).await,
         day: Part::later(v, "/console/parts/overview/day", 60, day(v)).await,
         happened: Part::later(v, "/console/parts/overview/happened", 60, happened(v)).await,

@@ -127,6 +127,18 @@ pub fn refused(why: &str) -> Reply {
     plain("Nothing was done", why).with_status(StatusCode::FORBIDDEN)
 }
 
+/// Leads to the same page from a page of ours, so that the browser sends its cookie along.
+pub fn once_more(target: &str) -> Reply {
+    let html = OnceMore { target }.render().unwrap_or_default();
+    guarded(Reply::bytes(HTML, html.into()))
+}
+
+#[derive(Template)]
+#[template(path = "once_more.html")]
+struct OnceMore<'a> {
+    target: &'a str,
+}
+
 /// Where there is no page.
 pub fn nowhere() -> Reply {
     plain("There is no such page", "It may have moved, or its address is mistyped.")

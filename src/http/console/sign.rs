@@ -91,6 +91,11 @@ pub async fn sign_out(call: Call) -> Answer {
     Ok(guarded(see("/console/sign-in?out=yes").with_header(header::SET_COOKIE, no_cookie())))
 }
 
+/// The overview, by the address that people also type.
+pub async fn home(_call: Call) -> Answer {
+    Ok(guarded(see("/console")))
+}
+
 /// A page of the console, whatever stood in the address.
 fn safe_next(next: &str) -> &str {
     let rest = next.strip_prefix("/console");

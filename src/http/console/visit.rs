@@ -146,6 +146,9 @@ fn to_sign_in(call: &Call) -> Reply {
         return page::part_text("You are signed out.").with_status(StatusCode::UNAUTHORIZED);
     }
     let uri = call.head.uri();
+    if origin::is_from_elsewhere(call.headers()) && *call.head.method() == Method::GET {
+        return page::once_more(uri.path_and_query().map_or("/console", |there| there.as_str()));
+    }
     let next = uri.path_and_query().map_or("/console", |there| there.as_str());
     page::see(&format!("{SIGN_IN}?next={}", percent_encode(next)))
 }

@@ -180,6 +180,27 @@ async fn a_session_ends_with_its_key_with_the_sign_out_and_when_it_is_tampered_w
 }
 
 #[tokio::test]
+async fn a_link_of_another_site_leads_to_the_page_of_whoever_is_signed_in() {
+    let t = tenant().await;
+    // The browser keeps the cookie back on its way from another site.
+    let away = Browser::new(&t);
+    let from_elsewhere =
+        away.request(Method::GET, "/console/users/a%2Fb?cursor=%22").header("sec-fetch-site", "cross-site");
+    let reply = away.send(from_elsewhere).await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    assert_guarded(&reply, "/console/users");
+    assert!(
+        reply.text.contains("http-equiv=\"refresh\" content=\"0; url=/console/users/a%2Fb?cursor=%22\""),
+        "{}",
+        reply.text
+    );
+    // Without a session it is the sign-in then.
+    let again = away.request(Method::GET, "/console/users/a%2Fb").header("sec-fetch-site", "same-origin");
+    assert_eq!(away.send(again).await.status, 303);
+    assert_eq!(away.get("/console/").await.header("location"), Some("/console"));
+}
+
+#[tokio::test]
 async fn a_session_is_as_good_on_every_node() {
     let Some(second) = crate::harness::Server::second() else { return };
     let t = tenant().await;
