@@ -167,7 +167,7 @@ def test_kills_and_time_outs_leave_no_hold_unexplained_and_no_token_free(tenant,
     expected, ids = {}, []
     for round in range(rounds):
         node = product(tenant, tmp_path / "spool")
-        calls = [{**chance.choice(WAYS), "id": f"{round}-{number}", "timeout": 500, "leave": chance.choice([None, None, 2]),
+        calls = [{**chance.choice(WAYS), "id": f"{round}-{number}", "timeout": 2000, "leave": chance.choice([None, None, 2]),
                   "prompt": f"{chance.choice(prompts)}|{round}-{number}"} for number in range(25)]
         ids += [one["id"] for one in calls]
         if chance.random() < 0.3:
@@ -178,9 +178,9 @@ def test_kills_and_time_outs_leave_no_hold_unexplained_and_no_token_free(tenant,
                                        else "settled in_doubt")
         else:
             # Killed when the vendor has come to work on so many of them: wherever the others are.
-            until, begun = len(vendor.ids) + 1 + chance.randrange(15), vendor.begun
+            until, begun = len(vendor.ids) + 1 + chance.randrange(10), vendor.begun
             node.start("calls", calls=calls)
-            while len(vendor.ids) < until and begun.wait(1.0):
+            while len(vendor.ids) < until and begun.wait(30):
                 begun.clear()
         node.stop()
     heir = product(tenant, tmp_path / "spool")
