@@ -145,6 +145,7 @@ def test_a_user_is_changed_with_the_keyboard_alone(page, service):
     tenant.plan("small", limits(5))
     tenant.user("mia", plan="small")
     page.goto(f"{service.url}/console/users/mia")
+    expect(page.get_by_label("Token or API key")).to_be_focused()
     page.keyboard.type(tenant.token)
     page.keyboard.press("Enter")
     page.wait_for_url("**/console/users/mia")
