@@ -31,7 +31,8 @@ pub struct Figures {
     pub cache_write_tokens: u64,
 }
 
-/// Spellings of one figure; the first that is there counts.
+/// Spellings of one figure; the largest that is there counts: some report one as zero beside
+/// the other.
 type Names = &'static [&'static str];
 
 /// How a vendor counts.
@@ -47,6 +48,10 @@ struct Table {
     details: Names,
     cache_read: Names,
     cache_write: Names,
+    /// The vendor's own spelling, and what without it tells that the report is another's:
+    /// read as this one's it would count too little.
+    own: &'static str,
+    foreign: Names,
 }
 
 /// Chat completions, embeddings, responses, transcriptions and realtime.
@@ -57,6 +62,9 @@ static OPENAI: Table = Table {
     details: &["prompt_tokens_details", "input_tokens_details", "input_token_details"],
     cache_read: &["cached_tokens"],
     cache_write: &["cache_write_tokens"],
+    // (With it, both are told: so do gateways that speak for another vendor.)
+    own: "prompt_tokens",
+    foreign: &["cache_read_input_tokens", "cache_creation_input_tokens"],
 };
 
 static ANTHROPIC: Table = Table {
@@ -66,6 +74,8 @@ static ANTHROPIC: Table = Table {
     details: &[],
     cache_read: &["cache_read_input_tokens"],
     cache_write: &["cache_creation_input_tokens"],
+    own: "",
+    foreign: &["input_tokens_details"],
 };
 
 /// As it comes over the wire, or from the Python SDK. What is zero is left out.
@@ -82,6 +92,8 @@ static GEMINI: Table = Table {
     details: &[],
     cache_read: &["cachedContentTokenCount", "cached_content_token_count"],
     cache_write: &[],
+    own: "",
+    foreign: &[],
 };
 
 impl Format {
@@ -94,6 +106,12 @@ impl Format {
         };
         usage.table(|fields| {
             ignore_others(fields);
+            if let Some(name) = table.foreign.iter().find(|name| fields.has(name))
+                && !fields.has(table.own)
+            {
+                fields.fault(name, "is of another vendor's report: see `usage_format`");
+                return None;
+            }
             let input_tokens = sum(fields, table.input);
             let output_tokens = sum(fields, table.output);
             let total = figure(fields, table.total);
@@ -130,8 +148,9 @@ fn is_there(fields: &mut Reader<'_, '_>, names: Names) -> bool {
 }
 
 fn figure(fields: &mut Reader<'_, '_>, names: Names) -> Option<u64> {
-    let name = names.iter().find(|name| fields.has(name))?;
-    fields.optional(name).amount(MAX_AMOUNT)
+    let there: Vec<_> = names.iter().filter(|name| fields.has(name)).collect();
+    let figures: Vec<_> = there.iter().map(|name| fields.optional(name).amount(MAX_AMOUNT)).collect();
+    figures.into_iter().max().flatten()
 }
 
 /// All parts together; `None`: none of them is there.
@@ -250,6 +269,26 @@ mod tests {
         assert!(faults(Format::Anthropic, many)[0].starts_with("/usage reports more than"));
         let more = r#"{"prompt_tokens":5,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":6}}"#;
         assert!(faults(Format::OpenAi, more)[0].starts_with("/usage reports more tokens read"));
+    }
+
+    #[test]
+    fn a_report_under_another_vendors_name_is_refused() {
+        let faults = |format, usage: &str| read(format, usage).unwrap_err().concat();
+        let anthropic = r#"{"input_tokens": 21, "output_tokens": 5, "cache_read_input_tokens": 10318}"#;
+        assert!(faults(Format::OpenAi, anthropic).contains("cache_read_input_tokens"), "{anthropic}");
+        let openai =
+            r#"{"input_tokens": 21, "output_tokens": 5, "input_tokens_details": {"cached_tokens": 9}}"#;
+        assert!(faults(Format::Anthropic, openai).contains("input_tokens_details"), "{openai}");
+        // A gateway's, in OpenAI's form, of a call of Anthropic's.
+        let gateway = r#"{"prompt_tokens": 90, "completion_tokens": 5, "cache_read_input_tokens": 60}"#;
+        assert_eq!(read(Format::OpenAi, gateway).unwrap()[0], 90);
+    }
+
+    #[test]
+    fn of_two_spellings_the_one_that_is_not_zero_counts() {
+        let both =
+            r#"{"prompt_tokens": 0, "completion_tokens": 0, "input_tokens": 100, "output_tokens": 50}"#;
+        assert_eq!(read(Format::OpenAi, both).unwrap()[..2], [100, 50]);
     }
 
     #[test]

@@ -196,15 +196,18 @@ impl<'a> QuotaReply<'a> {
 impl<'a> QuotaRowView<'a> {
     fn new((row, quota): &'a (LimitRow, QuotaState), shown: Shown) -> Self {
         let is_window = row.standing.kind() == "window";
+        let is_percent = matches!((shown, row.visibility), (Shown::ToUsers, Visibility::Percent));
+        // The instant and what was used would tell the limit.
+        let forecast_exhausted_at = quota.forecast_exhausted_at.filter(|_| !is_percent);
         Self {
-            row: match (shown, row.visibility) {
-                (Shown::ToUsers, Visibility::Percent) => ShownRow::Percent(PercentView::from(row)),
-                _ => ShownRow::Exact(LimitView::from(row)),
+            row: match is_percent {
+                true => ShownRow::Percent(PercentView::from(row)),
+                false => ShownRow::Exact(LimitView::from(row)),
             },
             visibility: (row.visibility != Visibility::Exact).then(|| row.visibility.as_str()),
             state: quota.state.as_str(),
             next_call_at: quota.next_call_at,
-            forecast_exhausted_at: is_window.then_some(quota.forecast_exhausted_at),
+            forecast_exhausted_at: is_window.then_some(forecast_exhausted_at),
             would_refuse: (row.enforce == Enforce::Shadow).then_some(row.would_refuse),
         }
     }

@@ -12,7 +12,7 @@ use actix_web::http::header::{HeaderName, HeaderValue};
 use super::reply::Headers;
 use crate::domain::cell::Standing;
 use crate::domain::decision::LimitRow;
-use crate::domain::plan::Scope;
+use crate::domain::plan::{Scope, Visibility};
 use crate::domain::time::Millis;
 use crate::service::tenancy::settings::Shape;
 
@@ -23,14 +23,18 @@ const STANDING: HeaderName = HeaderName::from_static("ratelimit");
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 
 /// Adds both fields for the rows of user scope, if there are any, and those of
-/// the vendor in whose form the caller is answered.
+/// the vendor in whose form the caller is answered. Such an answer is handed on to
+/// users: it tells nothing of limits that they shall not see exactly.
 pub fn push_headers(headers: &mut Headers, rows: &[LimitRow], now: Millis, shape: Option<Shape>) {
     if let Some(shape) = shape {
         vendors::push(headers, rows, now, shape);
     }
     let mut policy = Vec::with_capacity(96 * rows.len());
     let mut standing = Vec::with_capacity(64 * rows.len());
-    for row in rows.iter().filter(|row| row.scope == Scope::User) {
+    let is_told = |row: &&LimitRow| {
+        row.scope == Scope::User && (shape.is_none() || row.visibility == Visibility::Exact)
+    };
+    for row in rows.iter().filter(is_told) {
         if !policy.is_empty() {
             policy.extend_from_slice(b", ");
             standing.extend_from_slice(b", ");
@@ -122,7 +126,7 @@ fn write_parameter(field: &mut Vec<u8>, key: &[u8], value: u64) {
 mod tests {
     use super::*;
     use crate::domain::ids::Label;
-    use crate::domain::plan::{Enforce, Meter, Visibility};
+    use crate::domain::plan::{Enforce, Meter};
 
     fn row(name: &str, meter: Option<Meter>, standing: Standing) -> LimitRow {
         LimitRow {

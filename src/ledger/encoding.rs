@@ -21,8 +21,8 @@ pub(super) fn pack_hold(hold: &Hold) -> Result<Vec<u8>, LedgerError> {
         .map_err(|error| LedgerError::Corrupt(format!("hold {} cannot be packed: {error}", hold.id)))
 }
 
-/// Reads what [`pack_hold`] wrote.
-pub(super) fn unpack_hold(bytes: &[u8]) -> Result<Hold, LedgerError> {
+/// Reads the body of a hold on record, for whoever looks at the tables.
+pub fn unpack_hold(bytes: &[u8]) -> Result<Hold, LedgerError> {
     match bytes.split_first() {
         Some((&HOLD_FORMAT, fields)) => whole(fields).map(Packed::unpack),
         Some((&PLAIN_FORMAT, fields)) => whole(fields),

@@ -25,6 +25,7 @@ pub use activity::{Mover, MoversQuery, SLOT_MS, SLOTS_KEPT, UsedSlot};
 pub use changes::{Bucket, Changed, Changes, Told, What};
 pub use doubt::{DoubtFilter, DoubtKey, DoubtPage, DoubtQuery};
 pub use duplicates::{Duplicate, DuplicatesQuery, Signal};
+pub use encoding::unpack_hold;
 pub use exports::Exports;
 pub use feed::{FeedEvent, FeedMark, FeedPage, FeedQuery};
 pub use history::{AuditEntry, AuditQuery, Edge, History, HistoryQuery};

@@ -51,6 +51,17 @@ pub struct FieldFault {
 }
 
 impl Fault {
+    /// Of a form in which something is wrong, as its fields say.
+    pub fn of_form() -> Self {
+        Self {
+            status: 400,
+            code: "invalid_request".into(),
+            title: "Invalid request".into(),
+            detail: "Something in this form is missing or wrong.".into(),
+            errors: Vec::new(),
+        }
+    }
+
     /// What is wrong with the field of that pointer, if anything.
     pub fn at(&self, pointer: &str) -> Option<&str> {
         self.errors.iter().find(|fault| fault.pointer == pointer).map(|fault| fault.message.as_str())

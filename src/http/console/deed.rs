@@ -8,11 +8,15 @@ use askama::Template;
 use serde_json::Value;
 
 use super::api::{Fault, Target};
+use super::figures::wall_time;
 use super::page::{Shell, see, show, show_with};
 use super::visit::{Shown, Visit};
 
-/// Says that the page has asked whether it is meant.
+/// Says that the page has asked whether it is meant, and what it said then.
 const CONFIRMED: &str = "confirmed";
+const TOLD: &str = "told";
+/// Leads from that question back to the form.
+const BACK: &str = "back";
 
 /// How a field is filled in.
 pub enum Control {
@@ -87,6 +91,16 @@ impl Field {
         matches!(self.control, Control::Lines)
     }
 
+    fn fault(&self) -> Option<&'static str> {
+        let text = self.value.trim();
+        match self.control {
+            _ if text.is_empty() => self.required.then_some("is missing"),
+            Control::Number if !number(text).is_u64() => Some("must be a whole number, 0 or more"),
+            Control::Moment if wall_time(text).is_none() => Some("must be a time such as 2026-11-30T14:00"),
+            _ => None,
+        }
+    }
+
     pub fn choices(&self) -> Option<&[(String, String)]> {
         match &self.control {
             Control::Choice(choices) => Some(choices),
@@ -123,6 +137,18 @@ pub struct Plan {
     pub says: Vec<String>,
 }
 
+impl Plan {
+    /// What people are told of it. Whoever agreed to something else is asked anew.
+    fn told(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        let changes = self.changes.iter().flat_map(|change| [&change.what, &change.now, &change.then]);
+        for text in changes.chain(&self.says) {
+            hasher.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
+        }
+        hasher.finalize().to_hex()[..32].to_owned()
+    }
+}
+
 #[derive(Template)]
 #[template(path = "deed.html")]
 struct FormPage<'a> {
@@ -140,7 +166,9 @@ struct ConfirmPage<'a> {
     deed: &'a Deed,
     plan: &'a Plan,
     fields: Vec<(&'a str, &'a str)>,
-    path: &'a str,
+    told: String,
+    /// What would change is not what was agreed to.
+    is_other: bool,
 }
 
 impl Deed {
@@ -165,18 +193,30 @@ impl Deed {
         show_with(fault, &page)
     }
 
+    /// Finds what can be seen to be wrong without asking the API.
+    fn find_faults(&mut self) -> bool {
+        for field in &mut self.fields {
+            field.wrong = field.fault().map(str::to_owned);
+        }
+        self.fields.iter().any(|field| field.wrong.is_some())
+    }
+
     /// Asks whether it is meant, or does it and leads to `done`.
-    pub async fn go(self, visit: &Visit, plan: Plan, done: &str) -> Shown {
-        if visit.form.get(CONFIRMED) != "yes" {
-            let fields = visit.form.without(&["mark", CONFIRMED]).collect();
-            let uri = visit.call.head.uri();
-            let path = uri.path_and_query().map_or(uri.path(), |whole| whole.as_str());
+    pub async fn go(mut self, visit: &Visit, plan: Plan, done: &str) -> Shown {
+        let (is_meant, told) = (visit.form.get(CONFIRMED) == "yes", plan.told());
+        if !is_meant && self.find_faults() {
+            let fault = Fault::of_form();
+            return self.form_with(visit, &fault);
+        }
+        let is_other = visit.form.given(TOLD).is_some_and(|agreed| agreed != told);
+        if !is_meant || is_other {
             return show(&ConfirmPage {
                 shell: visit.shell(self.title.as_str()),
                 deed: &self,
                 plan: &plan,
-                fields,
-                path,
+                fields: visit.form.without(&["mark", CONFIRMED, TOLD, BACK]).collect(),
+                told,
+                is_other: is_meant,
             });
         }
         match visit.api.send::<Value>(plan.method, plan.target, Some(&plan.body)).await {
@@ -201,7 +241,7 @@ pub fn number(text: &str) -> Value {
     text.replace([',', ' ', '_'], "").parse::<u64>().map_or_else(|_| text.into(), Value::from)
 }
 
-/// Whether the form was sent.
+/// Whether the form was sent, and nobody went back to it.
 pub fn sends(visit: &Visit) -> bool {
-    *visit.call.head.method() == Method::POST
+    *visit.call.head.method() == Method::POST && visit.form.given(BACK).is_none()
 }

@@ -108,6 +108,21 @@ pub fn short(figure: u64) -> String {
     format!("{value:.decimals$}\u{a0}{}", units[unit])
 }
 
+/// What a field for a local time says, as if it were one in UTC.
+pub fn wall_time(field: &str) -> Option<Millis> {
+    let seconds = if field.len() == 16 { ":00" } else { "" };
+    Millis::parse(&format!("{field}{seconds}Z")).ok()
+}
+
+/// In full, as text: of a meter of which credits are counted in millionths.
+pub fn amount(value: u64, meter: &str) -> String {
+    if meter != "credits" {
+        return full(value);
+    }
+    let text = format!("{}.{:06}", full(value / 1_000_000), value % 1_000_000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
 /// A figure: written short, and in full for who wants to know.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(transparent)]
@@ -288,8 +303,7 @@ impl Clock {
     /// The instant at which a wall clock shows what such a field holds. Of a time that comes twice
     /// it is one of both; a time that is skipped is as long after the jump.
     pub fn moment(&self, field: &str) -> Option<Millis> {
-        let seconds = if field.len() == 16 { ":00" } else { "" };
-        let shown = Millis::parse(&format!("{field}{seconds}Z")).ok()?;
+        let shown = wall_time(field)?;
         let behind = |at: Millis| self.zone.wall_clock(at).0 - at.0;
         let near = shown.plus_ms(-behind(shown));
         Some(shown.plus_ms(-behind(near)))

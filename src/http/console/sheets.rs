@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::figures::{Count, full};
+use super::figures::{Count, amount, full};
 use crate::domain::time::Millis;
 
 #[derive(Debug, Clone, Deserialize)]
@@ -65,8 +65,9 @@ impl Sheet {
 impl Limit {
     /// Such as `200,000 total tokens a month`.
     pub fn sentence(&self) -> String {
-        let meter = self.meter.as_deref().map(|meter| meter.replace('_', " ")).unwrap_or_default();
-        let number = |value: Option<u64>| value.map_or("?".into(), full);
+        let meter = self.meter.as_deref().unwrap_or_default();
+        let number = |value: Option<u64>| value.map_or("?".into(), |value| amount(value, meter));
+        let meter = meter.replace('_', " ");
         let mut text = match self.kind.as_str() {
             "bucket" => {
                 let (capacity, refill) = (number(self.capacity), number(self.refill_per_minute));
@@ -171,9 +172,9 @@ mod tests {
         );
         assert_eq!(
             limit(
-                json!({"name": "a", "kind": "window", "meter": "credits", "limit": 1, "period": {"session_hours": 5}})
+                json!({"name": "a", "kind": "window", "meter": "credits", "limit": 1_500_000, "period": {"session_hours": 5}})
             ),
-            "1 credits a session of 5 hours"
+            "1.5 credits a session of 5 hours"
         );
         assert_eq!(limit(json!({"name": "a", "kind": "slots", "limit": 2})), "2 calls at the same time");
     }

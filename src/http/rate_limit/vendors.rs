@@ -113,7 +113,8 @@ fn whole(standing: &Standing) -> u64 {
 /// When the limit is whole again; `None`: never, or nobody knows.
 fn whole_at(standing: &Standing, now: Millis) -> Option<Millis> {
     match standing {
-        Standing::Bucket { full_at, .. } => *full_at,
+        // What is held comes back when the call ends, and nobody knows when that is.
+        Standing::Bucket { full_at: Some(at), .. } if *at > now => Some(*at),
         Standing::Window { window: Some((_, end)), .. } => Some(*end),
         untouched => (untouched.remaining() == whole(untouched)).then_some(now),
     }

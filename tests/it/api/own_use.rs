@@ -106,7 +106,7 @@ async fn users_see_percents_or_nothing_where_the_sheet_says_so_and_backends_see_
         json!({"name": "tokens_per_month", "scope": "user", "kind": "window", "meter": "total_tokens",
             "remaining_percent": 56, "held_percent": 9, "visibility": "percent", "state": "ok",
             "window": month["window"], "resets_at": "2026-04-01T00:00:00.000Z", "next_call_at": null,
-            "forecast_exhausted_at": month["forecast_exhausted_at"]})
+            "forecast_exhausted_at": null})
     );
     let all = t.get("/v1/users/u/quota").await.ok();
     let month = row(&all, "tokens_per_month");
@@ -115,6 +115,23 @@ async fn users_see_percents_or_nothing_where_the_sheet_says_so_and_backends_see_
     assert_eq!(row(&all, "concurrency").get("visibility"), None);
     let sheet = t.get("/v1/admin/plans/p").await.ok();
     assert_eq!(sheet["limits"][0]["visibility"], "percent");
+}
+
+#[tokio::test]
+async fn answers_that_are_handed_on_to_users_tell_no_figure_that_they_shall_not_see() {
+    let t = Tenant::with(veiled()).await;
+    let ask = json!({"user": "u", "input_tokens": 1, "max_output_tokens": 1});
+    for (shape, named) in [("none", 3), ("openai", 1), ("anthropic", 1)] {
+        let told = t.post(&format!("/v1/check?shape={shape}"), &ask).await;
+        for header in ["ratelimit", "ratelimit-policy"] {
+            let value = told.header(header).unwrap_or_default();
+            assert_eq!(
+                value.matches('"').count() - value.matches("=\"").count() * 2,
+                named * 2,
+                "{shape}: {value}"
+            );
+        }
+    }
 }
 
 #[tokio::test]

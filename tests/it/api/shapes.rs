@@ -240,14 +240,14 @@ async fn decisions_carry_the_vendors_own_headers() {
     };
     assert!(told(&t.check(ask.clone()).await, "x-ratelimit-").is_empty());
     let openai = t.post("/v1/check?shape=openai", &ask).await;
-    // 10 a minute, of which two are gone; of 1024 output tokens all are held.
+    // 10 a minute, of which two are gone; of 1024 output tokens all are held,
+    // and nobody knows until when.
     let figures = [
         "limit-requests=10",
         "limit-tokens=1024",
         "remaining-requests=8",
         "remaining-tokens=0",
         "reset-requests=20s",
-        "reset-tokens=0s",
     ];
     assert_eq!(told(&openai, "x-ratelimit-"), figures);
     assert!(openai.header("ratelimit").is_some());
@@ -256,7 +256,6 @@ async fn decisions_carry_the_vendors_own_headers() {
     let figures = [
         "output-tokens-limit=1024",
         "output-tokens-remaining=0",
-        "output-tokens-reset=2026-03-10T12:00:00.000Z",
         "requests-limit=10",
         "requests-remaining=8",
         "requests-reset=2026-03-10T12:00:20.000Z",

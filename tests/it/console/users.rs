@@ -92,6 +92,66 @@ async fn a_change_is_shown_before_it_is_made_and_made_once_it_is_meant() {
     assert_eq!(t.get("/v1/admin/users/u").await.ok()["plan"]["id"], "big");
 }
 
+fn told(page: &str) -> String {
+    let after = page.split("name=\"told\" value=\"").nth(1).expect("a page that asks");
+    after.split('"').next().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn what_has_changed_since_somebody_looked_is_asked_anew() {
+    let (t, browser) = tenant().await;
+    t.put_user("u", json!({"plan": "p", "reason": "begin"})).await.ok();
+    // Two who look at the same time, and both mean it.
+    let page = "/console/users/u/suspend";
+    let one = told(&browser.submit(page, &[("reason", "a")]).await.text);
+    let other = told(&browser.submit(page, &[("reason", "b")]).await.text);
+    let confirm = |told: String, reason: &'static str| {
+        let browser = &browser;
+        async move { browser.submit(page, &[("reason", reason), ("told", &told), ("confirmed", "yes")]).await }
+    };
+    assert_eq!(confirm(one, "a").await.status, 303);
+    let anew = confirm(other, "b").await;
+    assert!(anew.status == 200 && anew.text.contains("changed since you looked"), "{}", anew.text);
+    assert_eq!(t.get("/v1/admin/users/u").await.ok()["suspended"], true);
+    // Meant all the same.
+    assert_eq!(confirm(told(&anew.text), "c").await.status, 303);
+    assert_eq!(t.get("/v1/admin/users/u").await.ok()["suspended"], false);
+}
+
+#[tokio::test]
+async fn what_is_missing_or_no_figure_is_said_before_anybody_is_asked() {
+    let (t, browser) = tenant().await;
+    t.put_user("u", json!({"plan": "p", "reason": "begin"})).await.ok();
+    let at = [("plan", "p"), ("effective", "at"), ("time", ""), ("reason", "r")];
+    let grant = |amount: &'static str, until: &'static str, reason: &'static str| {
+        [("limit", "mt"), ("amount", amount), ("expires_at", until), ("reason", reason)]
+    };
+    for (page, field, fields) in [
+        ("plan", "time", at),
+        ("grant", "amount", grant("-1", "", "r")),
+        ("grant", "amount", grant("", "", "r")),
+        ("grant", "expires_at", grant("1", "garbage", "r")),
+        ("grant", "reason", grant("1", "", "")),
+    ] {
+        let page = format!("/console/users/u/{page}");
+        let reply = browser.submit(&page, &fields).await;
+        let input = reply.text.split(&format!("id=\"f-{field}\"")).nth(1).unwrap_or_default();
+        let input = &input[..input.find('>').unwrap_or_default()];
+        assert!(reply.status == 400 && input.contains("aria-invalid"), "{page}: {}", reply.text);
+    }
+    // Whoever confirms without having been asked changes nothing either.
+    let sent = [&at[..], &[("confirmed", "yes")]].concat();
+    assert_eq!(browser.submit("/console/users/u/plan", &sent).await.status, 400);
+    // Back from the question, the form is as it was.
+    let sent = [("limit", "mt"), ("amount", "77"), ("reason", "for the outage"), ("back", "yes")];
+    let back = browser.submit("/console/users/u/grant", &sent).await;
+    assert!(
+        back.text.contains("value=\"77\"") && back.text.contains("value=\"for the outage\""),
+        "{}",
+        back.text
+    );
+}
+
 #[tokio::test]
 async fn what_the_api_finds_wrong_stands_at_its_field() {
     let (t, browser) = tenant().await;

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::{User, clock, named, on_record, target};
 use crate::http::console::api::{Fault, List};
 use crate::http::console::deed::{Change, Control, Deed, Field, Plan, filled, number, sends};
-use crate::http::console::figures::{UserName, full};
+use crate::http::console::figures::{self, UserName};
 use crate::http::console::sheets::{Limit, Sheet, pairs};
 use crate::http::console::visit::{Shown, Visit};
 
@@ -72,12 +72,14 @@ pub async fn plan(visit: Visit) -> Shown {
     ];
     let when = when.map(|(value, name)| (value.to_owned(), name.to_owned())).to_vec();
     let now = about.record.as_ref().map(|user| user.plan.id.clone()).unwrap_or_default();
+    let mut time = Field::new("time", "Time", Control::Moment)
+        .hint("In the user's zone; only for the last choice above.")
+        .pointer("/effective");
+    time.required = visit.form.get("effective") == "at";
     let fields = vec![
         Field::new("plan", "Plan", Control::Choice(choices)).value(now),
-        Field::new("effective", "When", Control::Choice(when)),
-        Field::new("time", "Time", Control::Moment)
-            .hint("In the user's zone; only for the last choice above.")
-            .pointer("/effective_time"),
+        Field::new("effective", "When", Control::Choice(when)).pointer("/effective_word"),
+        time,
         Field::reason(),
     ];
     let lede = "What was used stays used: it is carried over to limits of the same name.";
@@ -88,6 +90,8 @@ pub async fn plan(visit: Visit) -> Shown {
     let mut body = json!({"plan": visit.form.get("plan"), "reason": visit.form.get("reason")});
     match visit.form.get("effective") {
         "" => {}
+        // Nothing given is nothing meant, and above all not "now".
+        "at" if visit.form.given("time").is_none() => body["effective"] = "".into(),
         "at" => body["effective"] = moment(&visit, &about, "time"),
         word => body["effective"] = word.into(),
     }
@@ -129,7 +133,7 @@ pub async fn overrides(visit: Visit) -> Shown {
             .value(limit.as_str())
             .pointer(format!("/overrides/{limit}")),
         Field::new("number", "Its limit", Control::Number)
-            .hint("Of a window or of calls at the same time. Empty everywhere: the override is taken away.")
+            .hint("Of a window (credits in millionths) or of calls at the same time. Empty everywhere: the override is taken away.")
             .pointer(at("limit")),
         Field::new("capacity", "At once", Control::Number).hint("Of a bucket.").pointer(at("capacity")),
         Field::new("refill_per_minute", "A minute", Control::Number)
@@ -186,7 +190,9 @@ pub async fn grant(visit: Visit) -> Shown {
     let about = About::of(&visit).await?;
     let fields = vec![
         Field::new("limit", "Limit", Control::Choice(about.limits(|limit| limit.kind == "window"))),
-        Field::new("amount", "Amount", Control::Number).hint("In the limit's own unit.").required(),
+        Field::new("amount", "Amount", Control::Number)
+            .hint("In the limit's own unit; credits in millionths of one.")
+            .required(),
         Field::new("expires_at", "Until", Control::Moment)
             .hint("In the user's zone. Empty: until it is used up."),
         Field::reason(),
@@ -199,7 +205,12 @@ pub async fn grant(visit: Visit) -> Shown {
     }
     let limit = visit.form.get("limit").to_owned();
     let amount = number(visit.form.get("amount"));
-    let shown = amount.as_u64().map_or_else(|| visit.form.get("amount").to_owned(), full);
+    let meter = about.own().and_then(|sheet| sheet.limit(&limit)).and_then(|limit| limit.meter.clone());
+    let meter = meter.unwrap_or_default();
+    let shown = amount.as_u64().map_or_else(
+        || visit.form.get("amount").to_owned(),
+        |value| format!("{} {}", figures::amount(value, &meter), meter.replace('_', " ")),
+    );
     let body = json!({
         "limit": limit,
         "amount": amount,
@@ -260,7 +271,7 @@ pub async fn erase(visit: Visit) -> Shown {
         return deed.form(&visit);
     }
     let says = [
-        "The id is taken out of all records; what was used stays in the sums under a pseudonym. This cannot be undone.",
+        "The id is taken out of the user's records, holds and sums, which stay under a pseudonym; the audit keeps who changed what. This cannot be undone.",
         "While the running windows run, they keep counting for whoever comes under this id.",
     ];
     let plan = Plan {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use apportion::domain::hold::{Hold, Stage};
 use apportion::domain::ids::HoldId;
 use apportion::domain::time::{Millis, month_of_day, pentad_of_day};
+use apportion::ledger::unpack_hold;
 use serde_json::{Value, json};
 use sqlx::{Connection as _, PgConnection, Row as _};
 
@@ -56,7 +57,7 @@ pub async fn holds(pair: &Pair) -> Vec<Hold> {
     let rows = sqlx::query(text).fetch_all(&mut connection).await.expect("a table of holds");
     let unpack = |row: &sqlx::postgres::PgRow| {
         let body: Vec<u8> = row.get(0);
-        postcard::from_bytes(&body[1..]).expect("a hold that can be read")
+        unpack_hold(&body).expect("a hold that can be read")
     };
     rows.iter().map(unpack).collect()
 }
