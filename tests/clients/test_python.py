@@ -182,6 +182,47 @@ def test_a_stream_that_nobody_reads_to_its_end_is_in_doubt(tenant, vendor):
     assert hold_of(tenant, "left")["state"] == "in_doubt"
 
 
+@pytest.mark.parametrize("usage", [{}, None, {"tokens": 5}, "forty", {"prompt_tokens": 1, "completion_tokens": 10**9}])
+def test_usage_that_is_not_taken_is_unknown_and_holds_no_slot(tenant, usage):
+    quota, _ = client_of(tenant)
+    with quota.call("u", max_output_tokens=OUTPUT, request_id="odd") as call:
+        call.used("openai", usage)
+    assert hold_of(tenant, "odd")["state"] == "in_doubt"
+
+
+def test_what_the_vendors_client_does_not_send_is_released(tenant, vendor):
+    quota, _ = client_of(tenant)
+    wrong = [{"no_such_argument": 1}, {"metadata": {"a": object()}}]
+    for number, (name, call) in enumerate(vendors_of(quota, vendor)):
+        for kind, more in enumerate(wrong):
+            with pytest.raises(TypeError):
+                call("ok|1", request_id=f"r{number}{kind}", **more)
+            assert hold_of(tenant, f"r{number}{kind}")["state"] == "released", name
+    client = quota.openai(openai.AsyncOpenAI(base_url=f"{vendor.url}/v1", api_key="k"), "u")
+    with pytest.raises(TypeError):
+        asyncio.run(client.chat.completions.create(model="m", messages=SAY, request_id="async", no_such_argument=1))
+    assert hold_of(tenant, "async")["state"] == "released"
+    assert vendor.bodies == []
+
+
+def test_an_answer_that_cannot_be_read_is_no_call_that_was_not_sent(tenant, vendor):
+    quota, _ = client_of(tenant)
+    for number, (name, call) in enumerate(vendors_of(quota, vendor)):
+        try:
+            call("status 200", request_id=f"r{number}")
+        except Exception:  # as the vendor's client sees it
+            pass
+        assert hold_of(tenant, f"r{number}")["state"] == "in_doubt", name
+
+
+def test_each_of_several_choices_is_reserved(tenant, vendor):
+    quota, _ = client_of(tenant)
+    client = quota.openai(openai.OpenAI(base_url=f"{vendor.url}/v1", api_key="k"), "u")
+    client.chat.completions.create(model="m", messages=SAY, n=3, max_tokens=100, request_id="r")
+    assert hold_of(tenant, "r")["reserved"]["output_tokens"] == 300
+    assert vendor.bodies[-1]["max_tokens"] == 100
+
+
 def test_a_long_stream_keeps_its_hold(tenant):
     quota, clock = client_of(tenant, lease_seconds=60)
     with quota.call("u", input_tokens=5, max_output_tokens=OUTPUT, request_id="long") as call:
@@ -307,6 +348,69 @@ def test_what_a_dead_process_left_is_booked_at_the_most_it_can_have_used(own_ser
     assert heir.flush() == 0
     assert used(outage.tenant, "pro-0") == (750, 0)
     assert heir.flush() == 0 and len(os.listdir(tmp_path / "spool")) == 1
+
+
+CAP = 2048
+
+
+def capped(service):
+    """A tenant whose plan has a cap of its own."""
+    tenant = service.tenant(now=NOW)
+    tenant.plan("pro", [window("tokens_per_month", "total_tokens", "month", 1_000_000_000)],
+                per_call={"max_output_tokens": CAP})
+    return tenant
+
+
+def test_without_apportion_a_call_has_a_cap_all_the_same(own_service, vendor, tmp_path):
+    tenant = capped(own_service)
+    quota, clock = client_of(tenant, outage={"*": 10}, spool=tmp_path / "spool")
+    of = lambda user, **more: quota.openai(  # noqa: E731
+        openai.OpenAI(base_url=f"{vendor.url}/v1", api_key="k"), user, **more).chat.completions.create
+    of("u")(model="m", messages=SAY, max_tokens=7)
+    of("u")(model="m", messages=SAY)
+    own_service.stop()
+    of("u")(model="m", messages=SAY)
+    assert vendor.bodies[-1]["max_completion_tokens"] == CAP
+    of("u")(model="m", messages=SAY, n=4)
+    assert vendor.bodies[-1]["max_completion_tokens"] == CAP // 4
+    of("stranger", plan="other")(model="m", messages=SAY)
+    assert vendor.bodies[-1]["max_completion_tokens"] == 4096
+    with quota.call("u", max_output_tokens="auto") as call:
+        assert call.granted == CAP
+
+
+@pytest.mark.parametrize("prompt, booked", [
+    ("break|1", CAP), ("status 500", CAP), ("hang up", CAP), ("left", CAP), ("longer", 3 * CAP),
+    ("odd usage", CAP), ("status 400", None), ("status 429", None), ("unsent", None),
+])
+def test_without_apportion_unknown_usage_is_the_most_and_not_nothing(own_service, vendor, tmp_path, prompt, booked):
+    tenant = capped(own_service)
+    quota, _ = client_of(tenant, outage={"*": 10}, spool=tmp_path / "spool")
+    create = quota.openai(openai.OpenAI(base_url=f"{vendor.url}/v1", api_key="k"), "u").chat.completions.create
+    say = {"model": "m", "messages": [{"role": "user", "content": prompt}], "input_tokens": 10}
+    create(**say | {"messages": SAY})
+    own_service.stop()
+    if prompt == "left":
+        with create(stream=True, **say) as stream:
+            next(stream)
+    elif prompt == "longer":
+        with quota.call("u", input_tokens=10) as call:
+            call.progress(3 * CAP)
+    elif prompt == "odd usage":
+        with quota.call("u", input_tokens=10) as call:
+            call.used("openai", {})
+    else:
+        with pytest.raises((openai.APIError, TypeError)):
+            list(create(stream=True, **say, **({"wrong": 1} if prompt == "unsent" else {})))
+    own_service.start()
+    assert quota.flush() == 0
+    assert used(tenant) == (INPUT + OUTPUT + (10 + booked if booked else 0), 0)
+
+
+def test_nobody_else_may_read_what_waits_to_be_told(tmp_path):
+    quota = apportion.Apportion("http://127.0.0.1:9", "t", outage={"*": 1}, spool=tmp_path / "spool", sleep=lambda _: None)
+    quota.call("mia@example.com").__enter__()
+    assert [file.stat().st_mode & 0o777 for file in (tmp_path / "spool").iterdir()] == [0o600]
 
 
 def test_a_check_whose_answer_was_lost_is_booked_once(service, vendor, tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from service import bucket, slots, window
-from test_python import NOW, hold_of, tenant, used  # noqa: F401
+from test_python import CAP, NOW, capped, hold_of, tenant, used  # noqa: F401
 from vendor import INPUT, OUTPUT
 
 HERE = Path(__file__).parent
@@ -204,3 +204,35 @@ def test_kills_and_time_outs_leave_no_hold_unexplained_and_no_token_free(tenant,
     done, held = used(tenant)
     assert done == states.get("settled", 0) * (INPUT + OUTPUT)
     assert done + held >= len(worked) * (INPUT + OUTPUT)
+
+
+def test_usage_that_is_not_taken_is_unknown_and_what_is_not_sent_is_released(tenant, product, vendor):  # noqa: F811
+    node = product(tenant)
+    for number, usage in enumerate([{}, None, {"tokens": 5}, "forty", {"prompt_tokens": 1, "completion_tokens": 10**9}]):
+        assert "ok" in node.do("used", id=f"r{number}", usage=usage)
+        assert hold_of(tenant, f"r{number}")["state"] == "in_doubt", usage
+    assert node.do("unsent", id="unsent")["error"] == "TypeError"
+    assert hold_of(tenant, "unsent")["state"] == "released"
+    assert vendor.bodies == []
+    node.do("call", of="openai", prompt="ok|1", id="three", max=100, more={"n": 3})
+    assert hold_of(tenant, "three")["reserved"]["output_tokens"] == 300
+    assert vendor.bodies[-1]["max_tokens"] == 100
+
+
+def test_without_apportion_a_call_has_a_cap_and_unknown_usage_is_all_of_it(own_service, product, vendor, tmp_path):
+    tenant = capped(own_service)  # noqa: F811
+    node = product(tenant, tmp_path / "spool")
+    assert node.do("call", of="openai", prompt="ok|1", max=0) == {"ok": "answered"}
+    own_service.stop()
+    unknown = [{"prompt": "break|1", "stream": True}, {"prompt": "status 500"}, {"prompt": "hang up"},
+               {"prompt": "ok|1", "stream": True, "leave": 2}]
+    for how in [*unknown, {"prompt": "status 400"}]:
+        node.do("call", of="openai", max=0, **how)
+    assert vendor.bodies[-1]["max_completion_tokens"] == CAP
+    assert node.do("unsent", id="unsent")["error"] == "TypeError"
+    assert node.do("used", id="odd", usage={}) == {"ok": None}
+    modes = {file.stat().st_mode & 0o777 for file in (tmp_path / "spool").iterdir()}
+    assert modes == {0o600}
+    own_service.start()
+    assert node.do("flush") == {"ok": 0}
+    assert used(tenant) == (INPUT + OUTPUT + len(unknown) * (1000 + CAP) + 40, 0)

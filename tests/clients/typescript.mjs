@@ -24,7 +24,7 @@ const clients = {
 };
 
 // A call: vendor, prompt, stream, user, id; `leave` after so many events.
-async function call({ of, prompt, stream, user = "u", id, leave, method, max = 40, feature, timeout }) {
+async function call({ of, prompt, stream, user = "u", id, leave, method, max = 40, feature, timeout, more }) {
   const client = quota[of === "anthropic" ? "anthropic" : "openai"](clients[of], user, feature ? { feature } : {});
   const check = { ...(id ? { request_id: id } : {}), input_tokens: 1000 };
   const messages = [{ role: "user", content: prompt }];
@@ -33,7 +33,7 @@ async function call({ of, prompt, stream, user = "u", id, leave, method, max = 4
   const options = signal && { signal, timeout };
   let answer;
   if (method === "responses") answer = await client.responses.create({ model: "m", input: prompt, stream, max_output_tokens: max }, check, options);
-  else if (of === "openai") answer = await client.chat.completions.create({ model: "m", messages, stream, ...(max ? { max_tokens: max } : {}) }, check, options);
+  else if (of === "openai") answer = await client.chat.completions.create({ model: "m", messages, stream, ...(max ? { max_tokens: max } : {}), ...more }, check, options);
   else answer = await client.messages.create({ model: "m", messages, stream, max_tokens: max }, check, options);
   if (!stream) return "answered";
   let events = 0;
@@ -55,6 +55,10 @@ const does = {
       call.used("openai", { prompt_tokens: 5, completion_tokens: 20 });
     });
   },
+  // Usage as someone has it who does not look.
+  used: ({ id, usage }) => quota.run("u", { request_id: id, max_output_tokens: 40 }, async (call) => call.used("openai", usage)),
+  // What the vendor's client does not get to send.
+  unsent: ({ id }) => call({ of: "openai", prompt: "ok|1", id, more: { seed: 1n } }),
   check: (check) => quota.run("u", check, async (call) => call.granted),
 };
 

@@ -66,21 +66,22 @@ class Apportion:
 
     `outage` says for each plan how many calls a minute a user may make while Apportion cannot be
     reached (`{"pro": 10}`, `"*"` for any other; a plan that is not named: none). They need `spool`,
-    a folder: what they use is kept there, over restarts, and booked when Apportion is back.
+    a folder: what they use is kept there, over restarts, and booked when Apportion is back. Who names
+    no cap gets the last one that was seen of the plan, else `outage_output` tokens.
     `tries` and `timeout` bound how long one question takes; `max_wait` (seconds) how long a check
     that is refused for now is waited for.
     """
 
-    def __init__(self, url, token, *, outage=None, spool=None, spool_max=10_000, timeout=2.0, tries=3,
-                 max_wait=0.0, lease_seconds=120, clock=time.time, sleep=time.sleep):
+    def __init__(self, url, token, *, outage=None, outage_output=4096, spool=None, spool_max=10_000,
+                 timeout=2.0, tries=3, max_wait=0.0, lease_seconds=120, clock=time.time, sleep=time.sleep):
         parts = urllib.parse.urlsplit(url)
         self._connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._netloc, self._base, self._token = parts.netloc, parts.path.rstrip("/"), token
         self._outage, self._timeout, self._tries, self._max_wait = outage or {}, timeout, tries, max_wait
-        self.lease_seconds, self.clock, self._sleep = lease_seconds, clock, sleep
+        self._outage_output, self.lease_seconds, self.clock, self._sleep = outage_output, lease_seconds, clock, sleep
         self.spool = Spool(spool, spool_max)
         self._local, self._lock, self._flushing = threading.local(), threading.Lock(), threading.Lock()
-        self._plans, self._degraded, self._down_until = {}, {}, 0.0
+        self._plans, self._caps, self._degraded, self._down_until = {}, {}, {}, 0.0
         if outage and not spool:
             raise ValueError("`outage` needs `spool`: what is used meanwhile must survive a restart")
 
@@ -96,12 +97,8 @@ class Apportion:
         """Tells Apportion what it could not be told before; answers how much is left."""
         with self._flushing:
             for key, entry in self.spool.pending():
-                try:
-                    self._deliver(entry)
-                except Refused as refused:
-                    if refused.retryable:
-                        break
-                    log.error("apportion will not take %s: %s", entry, refused)
+                if not self._deliver(entry):
+                    break
                 self.spool.done(key)
         return len(self.spool.entries)
 
@@ -129,7 +126,7 @@ class Apportion:
         connection = getattr(self._local, "connection", None) or self._connect(self._netloc, timeout=self._timeout)
         self._local.connection = connection
         try:
-            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            connection.request(method, path, None if body is None else json.dumps(body, default=str), headers)
             reply = connection.getresponse()
             text = reply.read()
         except BaseException as error:
@@ -149,12 +146,14 @@ class Apportion:
     # While it cannot be asked.
 
     def check(self, call, body):
-        """The answer to a check, or `None`: admitted by the plan's policy, to be booked later."""
+        """The answer to a check; without a hold it is admitted by the plan's policy, to be booked later."""
         cause = Unreachable("did not answer a moment ago")
         if self.clock() >= self._down_until:
             try:
                 answer = self.ask("POST", "/v1/check", body, max_wait=self._max_wait)
                 self._remember(self._plans, call.user, answer["plan"]["id"])
+                if "max_output_tokens" not in body:
+                    self._caps[answer["plan"]["id"]] = answer["granted"]["max_output_tokens"] or self._outage_output
                 if self.spool.entries and not self._flushing.locked():
                     threading.Thread(target=self.flush, daemon=True).start()
                 return answer
@@ -162,20 +161,23 @@ class Apportion:
                 if refused.status < 500 and refused.code != "no_answer":
                     raise
                 cause, self._down_until = refused, self.clock() + 1.0  # others need not wait for the same
-        share = self._outage.get(call.plan or self._plans.get(call.user), self._outage.get("*", 0))
+        plan = call.plan or self._plans.get(call.user)
+        share = self._outage.get(plan, self._outage.get("*", 0))
+        if not isinstance(body.get("max_output_tokens"), int):  # no cap, or one that Apportion would have chosen
+            body["max_output_tokens"] = self._caps.get(plan, self._outage_output)
         with self._lock:
             recent = [at for at in self._degraded.get(call.user, ()) if at > self.clock() - 60]
             if len(recent) >= share or not self.spool.put(call.request_id, self._reserve(body), running=True):
                 raise cause
             self._remember(self._degraded, call.user, [*recent, self.clock()])
-        return None
+        return {"hold": {"id": None}, "granted": body}
 
     def _reserve(self, body):
-        """What is booked when nobody learns what a degraded call used: as much as was asked for."""
+        """What is booked when nobody learns what a degraded call used: as much as it could."""
         at = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(self.clock()))
         kept = {name: body[name] for name in ("user", "model", "feature", "input_tokens") if name in body}
-        return kept | {"id": body["request_id"], "at": at, "outcome": "unknown",
-                       "output_tokens": body.get("max_output_tokens", 0)}
+        most = {"output_tokens": body["max_output_tokens"], "outcome": "unknown"}
+        return {"tell": [kept | most | {"id": body["request_id"], "at": at}]}
 
     def _remember(self, table, user, value):
         table.pop(user, None)
@@ -183,9 +185,24 @@ class Apportion:
         if len(table) > REMEMBERED:
             table.pop(next(iter(table)), None)
 
+    def finish(self, path, *tell):
+        """Ends a hold, now or later: what does not get through is kept."""
+        if not self._deliver(entry := {"path": path, "tell": tell}):
+            self.spool.put(path, entry)  # without room it falls in doubt
+
     def _deliver(self, entry):
-        if "path" in entry:
-            return self.ask("POST", entry["path"], entry["body"])
+        """Tells what is known, or the next best if that is not taken. False: it must be told later."""
+        for body in entry["tell"]:
+            try:
+                return self.ask("POST", entry["path"], body) if "path" in entry else self._book(body)
+            except Refused as refused:
+                if not refused.retryable:
+                    log.error("apportion will not take %s: %s", body, refused)
+                if refused.status not in (400, 422):  # it is not about the usage
+                    return not refused.retryable
+        return True
+
+    def _book(self, entry):
         # The check may have been heard though its answer was not: then there is a hold to settle.
         where = urllib.parse.urlencode({"user": entry["user"], "request_id": entry["id"]})
         try:
@@ -201,62 +218,51 @@ class Apportion:
                 raise
             return self.ask("POST", "/v1/usage", {k: v for k, v in entry.items() if k != "at"})
 
-    def finish(self, path, body):
-        """Ends a hold, now or later: what does not get through is kept."""
-        try:
-            self.ask("POST", path, body)
-        except Refused as refused:
-            if not refused.retryable:
-                log.error("apportion will not take the end of %s: %s", path, refused)
-            else:
-                self.spool.put(path, {"path": path, "body": body})  # without room it falls in doubt
-
 
 class Call:
     """One call to a vendor, from check to settle. `granted` is what may be asked of the vendor;
-    `degraded` says that Apportion was not asked."""
+    `degraded` says that Apportion was not asked; `unsent` are the types of errors by which nothing went out."""
 
     def __init__(self, quota, user, request_id, plan, check):
         self.quota, self.user, self.request_id, self.plan = quota, user, request_id, plan
         self._body = {"user": user, "request_id": request_id, "input_tokens": 0,
                       "lease_seconds": quota.lease_seconds} | {k: v for k, v in check.items() if v is not None}
         self.hold = self.granted = self._end = None
-        self.degraded, self._progress, self._renewed = False, 0, 0.0
+        self.degraded, self.unsent, self._progress, self._renewed = False, (), 0, 0.0
 
     def __enter__(self):
         answer = self.quota.check(self, self._body)
-        self.degraded, self._renewed = answer is None, self.quota.clock()
-        self.hold = answer and answer["hold"]["id"]
-        self.granted = answer["granted"]["max_output_tokens"] if answer else self._body.get("max_output_tokens", 0)
+        self.hold, self.granted = answer["hold"]["id"], answer["granted"]["max_output_tokens"]
+        self.degraded, self._renewed = self.hold is None, self.quota.clock()
         return self
 
     def used(self, usage_format, usage, model=None):
-        """The vendor's own usage object (or a dict of it), as it came."""
-        usage = usage.model_dump(mode="json") if hasattr(usage, "model_dump") else dict(usage)
-        self._end = {"usage_format": usage_format, "usage": usage, "model": model or self._body.get("model")}
+        """The vendor's own usage object (or a dict of it), as it came. `None`: it told none."""
+        usage = usage.model_dump(mode="json") if hasattr(usage, "model_dump") else usage
+        if usage is not None:
+            self._end = {"usage_format": usage_format, "usage": usage, "model": model or self._body.get("model")}
 
     def progress(self, output_tokens):
         """Call it while a stream runs: the lease is renewed when half of it is over."""
         self._progress = max(self._progress, int(output_tokens))
-        due = self._renewed + self._body["lease_seconds"] / 2
-        if self.hold and self.quota.clock() >= due:
-            self._renewed = self.quota.clock()
+        if self.hold and self.quota.clock() >= self._renewed + self._body["lease_seconds"] / 2:
+            self._renewed, path = self.quota.clock(), f"/v1/holds/{self.hold}/extend"
             try:
-                self.quota.ask("POST", f"/v1/holds/{self.hold}/extend",
-                               {"output_tokens_so_far": self._progress}, tries=1)
+                self.quota.ask("POST", path, {"output_tokens_so_far": self._progress}, tries=1)
             except Refused as refused:  # the call goes on; its hold is settled late
                 log.warning("a lease was not extended: %s", refused)
 
     def __exit__(self, _, error, __):
-        did_nothing = error is not None and not self._progress and self._end is None and no_work(error)
+        failed = error is not None and not self._progress and self._end is None
+        did_nothing = failed and ("not_sent" if type(error) in self.unsent else no_work(error))
         if self.degraded and did_nothing:
             self.quota.spool.done(self.request_id)
         elif self.degraded:
-            self.quota.spool.end(self.request_id, self._end)
+            self.quota.spool.end(self.request_id, self._end, self._progress)
         elif did_nothing:
             self.quota.finish(f"/v1/holds/{self.hold}/release", {"reason": did_nothing})
         else:
-            self.quota.finish(f"/v1/holds/{self.hold}/settle", self._end or {"usage": "unknown"})
+            self.quota.finish(f"/v1/holds/{self.hold}/settle", *filter(None, [self._end, {"usage": "unknown"}]))
 
     async def __aenter__(self):
         entering = asyncio.ensure_future(asyncio.to_thread(self.__enter__))

@@ -22,12 +22,12 @@ class Spool:
                 self._file = self._lease(os.path.join(folder, f"{uuid.uuid4()}.jsonl"))
             self.adopt()
 
-    def end(self, key, used):
+    def end(self, key, used, at_least):
         """It ended: with what it used, or nobody knows and the most is booked."""
-        entry = self.entries[key]
-        if used is not None:
-            entry = {k: entry[k] for k in entry if k not in ("input_tokens", "output_tokens", "outcome")} | used
-        self.put(key, entry)
+        most = self.entries[key]["tell"][-1]
+        most["output_tokens"] = max(most["output_tokens"], at_least)
+        kept = {k: most[k] for k in most if k not in ("input_tokens", "output_tokens", "outcome")}
+        self.put(key, {"tell": [kept | used, most] if used else [most]})
 
     def done(self, key):
         with self._lock:
@@ -53,8 +53,7 @@ class Spool:
                 left = {}
                 for line in file.read().splitlines(True):
                     if line.endswith("\n"):  # else whoever wrote it was killed in the middle
-                        key, entry = json.loads(line)
-                        left[key] = entry
+                        left.update([json.loads(line)])
                 for key in (key for key in left if left[key] is not None):
                     self.entries[key] = left[key]
                     self._write(key, left[key])
@@ -72,15 +71,14 @@ class Spool:
 
     def _write(self, key, entry):
         if self._file:
-            self._file.write(json.dumps([key, entry]) + "\n")
-            self._file.flush()
+            print(json.dumps([key, entry], default=str), file=self._file, flush=True)
             os.fsync(self._file.fileno())
 
     @staticmethod
     def _lease(path):
-        """The file, locked; None while another process has it."""
+        """The file, locked and for this account only; None while another process has it."""
         try:
-            file = open(path, "a+", encoding="utf-8")
+            file = open(path, "a+", encoding="utf-8", opener=lambda name, how: os.open(name, how, 0o600))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             file.seek(0)
             return file if os.path.exists(path) else None

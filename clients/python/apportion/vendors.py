@@ -35,12 +35,15 @@ class _Method:
         call = self._quota.call(
             self._user, request_id=request_id, model=asked.get("model"), **self._check,
             input_tokens=estimate(asked) if input_tokens is None else input_tokens,
-            max_output_tokens=next((asked[cap] for cap in shape.caps if asked.get(cap)), None))
+            max_output_tokens=asked[shape.cap] * shape.choices if asked.get(shape.cap) else None)
+        # What the clients raise themselves is about what they will not send, an argument, no key;
+        # what happens on the way has types of its own.
+        call.unsent = (TypeError, ValueError)
         if self._is_async:
             return self._acreate(call, shape)
         with contextlib.ExitStack() as ends:
             ends.enter_context(call)
-            answer = self._create(**shape.request(call))
+            answer, call.unsent = self._create(**shape.request(call)), ()
             if shape.streams:
                 ends.pop_all()  # the stream ends the call
                 return Stream(call, shape, answer)
@@ -49,7 +52,7 @@ class _Method:
     async def _acreate(self, call, shape):
         async with contextlib.AsyncExitStack() as ends:
             await ends.enter_async_context(call)
-            answer = await self._create(**shape.request(call))
+            answer, call.unsent = await self._create(**shape.request(call)), ()
             if shape.streams:
                 ends.pop_all()
                 return AsyncStream(call, shape, answer)
@@ -118,15 +121,15 @@ class _Shape:
 
     def __init__(self, asked):
         self.asked, self.streams, self.written = asked, bool(asked.get("stream")), 0
+        self.cap = next((cap for cap in self.caps if asked.get(cap)), self.caps[0])
+        self.choices = asked.get("n") or 1  # the vendor's cap is one for each of them
 
     def request(self, call):
         """What is sent: at most as much output as was granted."""
-        cap = next((cap for cap in self.caps if self.asked.get(cap)), self.caps[0])
-        return self.asked | ({cap: call.granted} if call.granted else {})
+        return self.asked | ({self.cap: max(1, call.granted // self.choices)} if call.granted else {})
 
     def whole(self, call, answer):
-        if answer.usage is not None:
-            call.used(self.format, answer.usage)
+        call.used(self.format, answer.usage)
         return answer
 
     def wrote(self, call, text):
@@ -140,8 +143,7 @@ class _Chat(_Shape):
     def request(self, call):
         options = self.asked.get("stream_options") or {}
         self.hides = not options.get("include_usage")
-        more = {"stream_options": {**options, "include_usage": True}} if self.streams else {}
-        return super().request(call) | more
+        return super().request(call) | ({"stream_options": {**options, "include_usage": True}} if self.streams else {})
 
     def event(self, call, event):
         self.whole(call, event)

@@ -20,6 +20,8 @@ export interface Check {
 export interface Options {
   /** Calls a minute of a user while Apportion cannot be reached, by plan; `*` for any other. Needs `spool`. */
   outage?: Record<string, number>;
+  /** Output of such a call without a cap, where none was seen of its plan; else it is the last that was. */
+  outageOutput?: number;
   /** A folder of this machine: what is used meanwhile is kept there, over restarts, and booked later. */
   spool?: string; spoolMax?: number;
   /** How long one question may take, how often it is put, and how long a check that is refused for now waits. */
@@ -66,6 +68,7 @@ export class Apportion {
   readonly clock: () => number; readonly leaseSeconds: number; readonly spool: Spool;
   #options: Required<Omit<Options, "spool">>;
   #plans = new Map<string, string>();
+  #caps = new Map<string, number>();
   #degraded = new Map<string, number[]>();
   #downUntil = 0;
   #flushing: Promise<number> | undefined;
@@ -73,7 +76,7 @@ export class Apportion {
   constructor(readonly url: string, readonly token: string, options: Options = {}) {
     if (options.outage && !options.spool) throw new Error("`outage` needs `spool`: what is used must survive a restart");
     const sleep = (ms: number) => new Promise<void>((done) => setTimeout(done, ms));
-    this.#options = { outage: {}, spoolMax: 10_000, timeoutMs: 2000, tries: 3, maxWaitMs: 0, leaseSeconds: 120,
+    this.#options = { outage: {}, outageOutput: 4096, spoolMax: 10_000, timeoutMs: 2000, tries: 3, maxWaitMs: 0, leaseSeconds: 120,
       clock: Date.now, sleep, onError: console.error, ...options };
     this.clock = this.#options.clock;
     this.leaseSeconds = this.#options.leaseSeconds;
@@ -106,12 +109,7 @@ export class Apportion {
 
   async #flush(): Promise<number> {
     for (const [key, entry] of this.spool.pending()) {
-      try {
-        await this.#deliver(entry);
-      } catch (error) {
-        if (!(error instanceof Refused) || error.retryable) break;
-        this.#options.onError(error);
-      }
+      if (!(await this.#deliver(entry))) break;
       this.spool.done(key);
     }
     return this.spool.size;
@@ -151,12 +149,14 @@ export class Apportion {
   }
 
   /** The answer to a check, or `undefined`: admitted by the plan's policy, to be booked later. */
-  async check(body: Entry, plan: string | undefined): Promise<Problem | undefined> {
+  async check(body: Entry, named: string | undefined): Promise<Problem | undefined> {
     let cause: Refused = new Unreachable("did not answer a moment ago");
     if (this.clock() >= this.#downUntil) {
       try {
         const answer = await this.ask("POST", "/v1/check", body, undefined, this.#options.maxWaitMs);
         remember(this.#plans, body.user, answer.plan.id);
+        if (body.max_output_tokens === undefined)
+          this.#caps.set(answer.plan.id, answer.granted.max_output_tokens || this.#options.outageOutput);
         if (this.spool.size) void this.flush();
         return answer;
       } catch (error) {
@@ -164,21 +164,44 @@ export class Apportion {
         [cause, this.#downUntil] = [error, this.clock() + 1000]; // others need not wait for the same
       }
     }
-    const share = this.#options.outage[plan ?? this.#plans.get(body.user) ?? "*"] ?? this.#options.outage["*"] ?? 0;
+    const plan = named ?? this.#plans.get(body.user);
+    const share = this.#options.outage[plan ?? "*"] ?? this.#options.outage["*"] ?? 0;
+    if (typeof body.max_output_tokens !== "number") // no cap, or one that Apportion would have chosen
+      body.max_output_tokens = this.#caps.get(plan ?? "") ?? this.#options.outageOutput;
     const recent = (this.#degraded.get(body.user) ?? []).filter((at) => at > this.clock() - 60_000);
-    if (recent.length >= share || !this.spool.put(body.request_id, this.#reserve(body), true)) throw cause;
+    if (recent.length >= share || !this.spool.put(body.request_id, { tell: [this.#reserve(body)] }, true)) throw cause;
     remember(this.#degraded, body.user, [...recent, this.clock()]);
     return undefined;
   }
 
-  /** What is booked when nobody learns what a degraded call used: as much as was asked for. */
+  /** What is booked when nobody learns what a degraded call used: as much as it could. */
   #reserve({ user, model, feature, input_tokens, max_output_tokens, request_id }: Entry): Entry {
     const at = new Date(this.clock()).toISOString();
-    return { id: request_id, user, model, feature, at, outcome: "unknown", input_tokens, output_tokens: max_output_tokens ?? 0 };
+    return { id: request_id, user, model, feature, at, outcome: "unknown", input_tokens, output_tokens: max_output_tokens };
   }
 
-  async #deliver(entry: Entry): Promise<unknown> {
-    if (entry.path) return this.ask("POST", entry.path, entry.body);
+  /** Ends a hold, now or later: what does not get through is kept. */
+  async finish(path: string, ...tell: Entry[]): Promise<void> {
+    // Without room it falls in doubt, which loses nothing.
+    if (!(await this.#deliver({ path, tell }))) this.spool.put(path, { path, tell });
+  }
+
+  /** Tells what is known, or the next best where that is not taken. False: to be told later. */
+  async #deliver({ path, tell }: Entry): Promise<boolean> {
+    for (const body of tell) {
+      try {
+        await (path ? this.ask("POST", path, body) : this.#book(body));
+        return true;
+      } catch (error) {
+        if (error instanceof Refused && error.retryable) return false;
+        this.#options.onError(error as Error);
+        if (!(error instanceof Refused && [400, 422].includes(error.status))) return true; // it is not about the usage
+      }
+    }
+    return true;
+  }
+
+  async #book(entry: Entry): Promise<unknown> {
     const { id, user, feature, at, ...used } = entry;
     const is = (status: number) => (error: unknown) => { if (!(error instanceof Refused && error.status === status)) throw error; return error; };
     // The check may have been heard though its answer was not: then there is a hold to settle.
@@ -189,17 +212,6 @@ export class Apportion {
     // A clock that is ahead of Apportion's books at Apportion's now.
     if (booked.problem.errors?.some((fault: Problem) => fault.pointer !== "/at")) throw booked;
     return this.ask("POST", "/v1/usage", { ...entry, at: undefined });
-  }
-
-  /** Ends a hold, now or later: what does not get through is kept. */
-  async finish(path: string, body: unknown): Promise<void> {
-    try {
-      await this.ask("POST", path, body);
-    } catch (error) {
-      // Without room it falls in doubt, which loses nothing.
-      if (error instanceof Refused && error.retryable) this.spool.put(path, { path, body });
-      else this.#options.onError(error as Error);
-    }
   }
 }
 
@@ -213,6 +225,8 @@ function remember<T>(table: Map<string, T>, user: string, value: T) {
 /** One call to a vendor, from check to settle. */
 export class Call {
   #end: Entry | undefined; #progress = 0; #renewed: number; #over = false;
+  /** Names of the errors by which nothing went out. */
+  unsent: string[] = [];
   private constructor(readonly quota: Apportion, private readonly body: Entry, private readonly hold: string | undefined,
     /** What may be asked of the vendor; 0: no limit is known. */ readonly granted: number) { this.#renewed = quota.clock(); }
   /** Apportion was not asked. */
@@ -221,7 +235,7 @@ export class Call {
   static async begin(quota: Apportion, user: string, { plan, ...check }: Check): Promise<Call> {
     const body: Entry = { user, request_id: randomUUID(), input_tokens: 0, lease_seconds: quota.leaseSeconds, ...check };
     const answer = await quota.check(body, plan);
-    return new Call(quota, body, answer?.hold.id, answer?.granted.max_output_tokens ?? body.max_output_tokens ?? 0);
+    return new Call(quota, body, answer?.hold.id, (answer ? answer.granted : body).max_output_tokens);
   }
 
   /** The vendor's own usage object, as it came. */
@@ -242,13 +256,16 @@ export class Call {
   async end(error?: unknown): Promise<void> {
     if (this.#over) return;
     this.#over = true;
-    const reason = error !== undefined && !this.#progress && !this.#end ? noWork(error) : undefined;
+    const failed = error !== undefined && !this.#progress && !this.#end;
+    const unsent = this.unsent.includes((error as Error)?.constructor?.name);
+    const reason = failed ? (unsent ? "not_sent" : noWork(error)) : undefined;
     if (this.hold) {
       const path = `/v1/holds/${this.hold}/`;
-      return reason ? this.quota.finish(`${path}release`, { reason }) : this.quota.finish(`${path}settle`, this.#end ?? { usage: "unknown" });
+      if (reason) return this.quota.finish(`${path}release`, { reason });
+      return this.quota.finish(`${path}settle`, ...(this.#end ? [this.#end] : []), { usage: "unknown" });
     }
     if (reason) this.quota.spool.done(this.body.request_id);
-    else this.quota.spool.end(this.body.request_id, this.#end);
+    else this.quota.spool.end(this.body.request_id, this.#end, this.#progress);
   }
 }
 

@@ -18,7 +18,7 @@ export class Spool {
   constructor(readonly folder: string | undefined, readonly most: number) {
     if (!folder) return;
     mkdirSync(folder, { recursive: true });
-    this.#file = openSync(join(folder, this.#name), "a");
+    this.#file = openSync(join(folder, this.#name), "a", 0o600); // it names users
   }
 
   get size(): number { return this.#entries.size; }
@@ -33,9 +33,11 @@ export class Spool {
   }
 
   /** A degraded call ended: with what it used, or nobody knows and the most is booked. */
-  end(key: string, used: Entry | undefined): void {
-    const { input_tokens, output_tokens, outcome, ...kept } = this.#entries.get(key)!;
-    this.put(key, used ? { ...kept, ...used } : { ...kept, input_tokens, output_tokens, outcome });
+  end(key: string, used: Entry | undefined, atLeast: number): void {
+    const most = this.#entries.get(key)!.tell.at(-1);
+    most.output_tokens = Math.max(most.output_tokens, atLeast);
+    const { input_tokens, output_tokens, outcome, ...kept } = most;
+    this.put(key, { tell: used ? [{ ...kept, ...used }, most] : [most] });
   }
 
   done(key: string): void {

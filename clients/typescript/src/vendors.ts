@@ -36,11 +36,15 @@ function guard(quota: Apportion, user: string, usual: Check, kind: new (asked: A
   return async (asked, check, options) => {
     const shape = new kind(asked);
     const cap = shape.caps.find((name) => asked[name]);
-    const known = { model: asked.model, input_tokens: estimate(asked), ...(cap ? { max_output_tokens: asked[cap] } : {}) };
+    const choices = asked.n || 1; // the vendor's cap is one for each of them
+    const known = { model: asked.model, input_tokens: estimate(asked), ...(cap ? { max_output_tokens: asked[cap] * choices } : {}) };
     const call = await Call.begin(quota, user, { ...known, ...usual, ...check });
     try {
-      const most = call.granted ? { [cap ?? shape.caps[0]!]: call.granted } : {};
+      const most = call.granted ? { [cap ?? shape.caps[0]!]: Math.max(1, Math.floor(call.granted / choices)) } : {};
+      // What the clients throw themselves is about what they will not send; what happens on the way has other names.
+      call.unsent = ["TypeError", "OpenAIError", "AnthropicError"];
       const answer = await create({ ...asked, ...most, ...shape.more() }, options);
+      call.unsent = [];
       if (asked.stream) return new Stream(call, shape, answer);
       shape.whole(call, answer);
       await call.end();
