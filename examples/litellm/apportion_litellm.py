@@ -28,8 +28,9 @@ class ApportionPlans(CustomLogger):
         if not user:
             return None  # nobody's: nothing to hold it against
         cap = next((name for name in ("max_completion_tokens", "max_tokens") if kwargs.get(name)), "max_tokens")
+        choices = kwargs.get("n") or 1  # the cap is one for each of them
         call = self.quota.call(user, model=kwargs["model"].rpartition("/")[2], input_tokens=estimate(kwargs),
-                               max_output_tokens=kwargs.get(cap))
+                               max_output_tokens=kwargs[cap] * choices if kwargs.get(cap) else None)
         try:
             await call.__aenter__()
         except Refused as refused:
@@ -38,7 +39,7 @@ class ApportionPlans(CustomLogger):
         # Behind one hold stands one call, which tells what it used.
         changed = {**kwargs, "max_retries": 0}
         if call.granted:
-            changed[cap] = call.granted
+            changed[cap] = max(1, call.granted // choices)
         if kwargs.get("stream"):
             changed["stream_options"] = {**(kwargs.get("stream_options") or {}), "include_usage": True}
         return changed
