@@ -87,25 +87,25 @@ pub fn full(figure: u64) -> String {
     text
 }
 
-/// Three digits and how large: `1.23 M`. Up to 9,999 exact.
+/// Three digits and how large: `1.23 M`. Up to 9,999 exact; never more than there is, so that
+/// what is left is never shown as all of it.
 pub fn short(figure: u64) -> String {
     if figure < 10_000 {
         return full(figure);
     }
     let units = ["k", "M", "G", "T", "P"];
-    let (mut value, mut unit) = (figure as f64 / 1e3, 0);
-    while value >= 999.5 && unit + 1 < units.len() {
-        value /= 1e3;
+    let (mut size, mut unit) = (1000, 0);
+    while figure / size >= 1000 && unit + 1 < units.len() {
+        size *= 1000;
         unit += 1;
     }
-    let decimals = if value < 9.995 {
-        2
-    } else if value < 99.95 {
-        1
-    } else {
-        0
-    };
-    format!("{value:.decimals$}\u{a0}{}", units[unit])
+    let (whole, rest) = (figure / size, figure % size);
+    let unit = units[unit];
+    match whole {
+        0..=9 => format!("{whole}.{:02}\u{a0}{unit}", rest / (size / 100)),
+        10..=99 => format!("{whole}.{}\u{a0}{unit}", rest / (size / 10)),
+        _ => format!("{whole}\u{a0}{unit}"),
+    }
 }
 
 /// What a field for a local time says, as if it were one in UTC.
@@ -370,8 +370,8 @@ mod tests {
             (shown(9_999), shown(10_000), shown(12_345)),
             ("9,999".into(), "10.0 k".into(), "12.3 k".into())
         );
-        assert_eq!((shown(999_499), shown(999_500)), ("999 k".into(), "1.00 M".into()));
-        assert_eq!((shown(1_234_567), shown((1 << 53) - 1)), ("1.23 M".into(), "9.01 P".into()));
+        assert_eq!((shown(999_999), shown(1_000_000)), ("999 k".into(), "1.00 M".into()));
+        assert_eq!((shown(1_234_567), shown((1 << 53) - 1)), ("1.23 M".into(), "9.00 P".into()));
         assert_eq!(Count(7).to_string(), "7");
         assert!(Count(1_234_567).to_string().contains("title=\"1,234,567\""));
         assert!(Credits(1_234_567).to_string().ends_with(">1.23</data>"));
