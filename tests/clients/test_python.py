@@ -413,6 +413,13 @@ def test_nobody_else_may_read_what_waits_to_be_told(tmp_path):
     assert [file.stat().st_mode & 0o777 for file in (tmp_path / "spool").iterdir()] == [0o600]
 
 
+def test_a_folder_in_which_nothing_can_be_kept_is_told_at_the_start():
+    from apportion.spool import Spool
+
+    with pytest.raises(OSError):
+        Spool("/proc/self", 10)
+
+
 def test_a_check_whose_answer_was_lost_is_booked_once(service, vendor, tmp_path):
     outage = Outage(service, tmp_path / "spool")
     # Every answer is lost, but what was asked is heard.

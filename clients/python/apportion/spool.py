@@ -18,8 +18,11 @@ class Spool:
         self.entries, self._running = {}, set()
         if folder:
             os.makedirs(folder, exist_ok=True)
-            while self._file is None:  # another may take a new file over before it is locked
-                self._file = self._lease(os.path.join(folder, f"{uuid.uuid4()}.jsonl"))
+            # Another may take a new file over before it is locked.
+            tries = (self._lease(os.path.join(folder, f"{uuid.uuid4()}.jsonl")) for _ in range(9))
+            self._file = next(filter(None, tries), None)
+            if self._file is None:
+                raise OSError(f"nothing can be kept in {folder}")
             self.adopt()
 
     def end(self, key, used, at_least):
@@ -50,10 +53,9 @@ class Spool:
             if path == self._file.name or (file := self._lease(path)) is None:
                 continue
             with file, self._lock:
-                left = {}
-                for line in file.read().splitlines(True):
-                    if line.endswith("\n"):  # else whoever wrote it was killed in the middle
-                        left.update([json.loads(line)])
+                # A line without an end: whoever wrote it was killed in the middle.
+                lines = (line for line in file.read().splitlines(True) if line.endswith("\n"))
+                left = dict(map(json.loads, lines))
                 for key in (key for key in left if left[key] is not None):
                     self.entries[key] = left[key]
                     self._write(key, left[key])
