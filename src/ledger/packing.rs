@@ -15,9 +15,7 @@ use crate::domain::hold::{
 };
 use crate::domain::ids::{HoldId, Label, Name, RequestId, UserId, parse_uuid};
 use crate::domain::quantity::Ppm;
-use crate::domain::time::Millis;
-
-const DAY_MS: i64 = 86_400_000;
+use crate::domain::time::{DAY_MS, Millis};
 
 /// What a call usually comes to; by their places from 1 on.
 const OUTCOMES: [&str; 1] = ["completed"];

@@ -14,7 +14,8 @@ pub struct Millis(pub i64);
 const SECOND_MS: i64 = 1000;
 const MINUTE_MS: i64 = 60 * SECOND_MS;
 const HOUR_MS: i64 = 60 * MINUTE_MS;
-pub(super) const DAY_MS: i64 = 24 * HOUR_MS;
+/// A day of UTC; local days may be shorter or longer.
+pub const DAY_MS: i64 = 24 * HOUR_MS;
 
 /// 0001-01-01, the earliest day that can be shown with four digits.
 const FIRST_SHOWN: i64 = -719_162 * DAY_MS;

@@ -6,7 +6,7 @@ mod instant;
 mod zone;
 
 pub use instant::{
-    Millis, PENTADS_OF_MONTH, first_day_of_month, first_day_of_pentad, month_of_day, parse_date,
+    DAY_MS, Millis, PENTADS_OF_MONTH, first_day_of_month, first_day_of_pentad, month_of_day, parse_date,
     pentad_of_day,
 };
 pub use zone::{Zone, set_tzdata_dir, tz_version};

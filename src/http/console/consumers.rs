@@ -10,8 +10,8 @@ use super::page::{Shell, show};
 use super::part::Part;
 use super::rows::{Consumer, Consumers};
 use super::visit::{Shown, Visit};
+use crate::domain::time::DAY_MS;
 
-const DAY_MS: i64 = 86_400_000;
 /// Meters by which rows can be ordered, with the heads of their columns.
 const METERS: [(&str, &str); 6] = [
     ("requests", "Calls"),

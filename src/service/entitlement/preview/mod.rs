@@ -14,7 +14,7 @@ use crate::domain::cell::Standing;
 use crate::domain::document::{Fault, Node};
 use crate::domain::ids::{Name, UserId};
 use crate::domain::plan::{Scope, Sheet};
-use crate::domain::time::Millis;
+use crate::domain::time::{DAY_MS, Millis};
 use crate::ledger::UserQuery;
 use crate::service::entitlement::plans::{Plan, PlanVersion, VersionRecord, VersionTerms};
 use crate::service::entitlement::subject::Party;
@@ -32,7 +32,6 @@ const DAYS_MAX: i64 = 31;
 const USUAL_DAYS: i64 = 30;
 /// Calls this long before the days that count fill the windows.
 const BEFORE_DAYS: i64 = 31;
-const DAY_MS: i64 = 24 * 3_600_000;
 /// Users and holds read in one go.
 const AT_ONCE: u32 = 500;
 /// Users that are named of those who would feel it most.
