@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::Answers;
 use crate::ledger::Durability;
+use crate::traces;
 
 /// The defaults with their explanations, also what a reader copies from.
 pub const DEFAULTS: &str = include_str!("config.default.toml");
@@ -52,6 +53,8 @@ pub struct Config {
     pub allow_generated_keys: bool,
     pub tzdir: Option<PathBuf>,
     pub log: LogConfig,
+    /// `None`: no traces are sent.
+    pub traces: Option<traces::Settings>,
     pub http: HttpConfig,
     /// Idle accounts that are kept in memory.
     pub max_idle_accounts: usize,
@@ -160,7 +163,10 @@ struct Raw {
     keep_holds_days: u64,
     drain_seconds: u64,
     shutdown_seconds: u64,
+    otlp_endpoint: String,
+    otlp_sample_ratio: f64,
     // Secrets: never shown.
+    otlp_headers: String,
     redis_url: String,
     database_url: String,
     server_key: String,
@@ -171,6 +177,7 @@ impl Raw {
         let mut faults = Faults { figment, found: Vec::new() };
         let stores = self.stores(&mut faults);
         let server_key = self.server_key(&mut faults);
+        let traces = self.traces(&mut faults);
         let listen = listen_address(&self.listen);
         if let Err(text) = &listen {
             faults.add("listen", text);
@@ -218,6 +225,7 @@ impl Raw {
             allow_generated_keys: self.allow_generated_keys,
             tzdir,
             log: LogConfig { filter: self.log, format },
+            traces,
             http: HttpConfig {
                 header_timeout: Duration::from_millis(self.header_timeout_ms),
                 body_timeout: Duration::from_millis(self.body_timeout_ms),
@@ -260,6 +268,23 @@ impl Raw {
                 None
             }
         }
+    }
+
+    /// `None` also where something is wrong.
+    fn traces(&self, faults: &mut Faults<'_>) -> Option<traces::Settings> {
+        if !(0.0..=1.0).contains(&self.otlp_sample_ratio) {
+            faults.add("otlp_sample_ratio", &format!("{} is not within 0..1", self.otlp_sample_ratio));
+        }
+        let headers = traces::Settings::headers(&self.otlp_headers);
+        if let Err(text) = &headers {
+            faults.add("otlp_headers", text);
+        }
+        let endpoint = Some(self.otlp_endpoint.as_str()).filter(|text| !text.is_empty())?;
+        let url = traces::Settings::url(endpoint);
+        if let Err(text) = &url {
+            faults.add("otlp_endpoint", text);
+        }
+        Some(traces::Settings::new(url.ok()?, headers.ok()?, self.otlp_sample_ratio))
     }
 
     fn server_key(&self, faults: &mut Faults<'_>) -> Option<SecretString> {
@@ -397,11 +422,13 @@ impl Environment {
 }
 
 fn parsed(text: &str) -> Value {
-    match (text.parse::<u64>(), text.parse::<bool>()) {
-        (Ok(number), _) => Value::from(number),
-        (_, Ok(flag)) => Value::from(flag),
-        _ => Value::from(text),
+    if let Ok(number) = text.parse::<u64>() {
+        return number.into();
     }
+    if let Ok(flag) = text.parse::<bool>() {
+        return flag.into();
+    }
+    text.parse::<f64>().map_or_else(|_| text.into(), Value::from)
 }
 
 /// Kubernetes gives every container variables about a service named

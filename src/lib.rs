@@ -15,6 +15,7 @@
 //! | 1 | [`engine`] | takes all charges of a call or none, atomically, in memory |
 //! | 1 | [`ledger`] | the durable truth: holds, usage, plans, users, keys |
 //! | 1 | [`outbound`] | calls to the addresses that tenants name |
+//! | 1 | [`traces`] | traces of calls, for a collector of OpenTelemetry |
 //! | 2 | [`service`] | the use cases; the only place where engine and ledger meet |
 //! | 3 | [`http`] | routes, tokens, problems, headers: HTTP in, HTTP out |
 //! | 4 | [`cli`], [`config`], [`telemetry`], [`startup`] | subcommands, settings, logs, and the one place that picks back ends |
@@ -28,6 +29,7 @@ pub mod domain;
 pub mod engine;
 pub mod ledger;
 pub mod outbound;
+pub mod traces;
 
 pub mod service;
 

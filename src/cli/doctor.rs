@@ -16,6 +16,7 @@ use crate::domain::time::{Millis, set_tzdata_dir, tz_version};
 use crate::engine::redis::{Redis, Severity};
 use crate::ledger::{Inspection, inspect, look_at_postgres};
 use crate::startup::{self, DataDir};
+use crate::traces;
 
 use super::{Common, say};
 
@@ -111,8 +112,26 @@ fn examine(config: &Config) -> Vec<Finding> {
     findings.push(zones(config));
     findings.push(clock(&dir));
     findings.push(port(config.listen, holder.is_some()));
+    findings.extend(config.traces.as_ref().map(collector));
     findings.extend(exposure(config));
     findings
+}
+
+/// Nothing waits for a collector, so that it is away stands in nobody's way.
+fn collector(settings: &traces::Settings) -> Finding {
+    const SUBJECT: &str = "traces";
+    let shown = settings.shown();
+    let reached = startup::runtime().map(|runtime| runtime.block_on(traces::reach(settings)));
+    match reached {
+        Ok(Ok(())) => Finding::good(SUBJECT, format!("the collector at {shown} takes them")),
+        Ok(Err(error)) => Finding::odd(
+            SUBJECT,
+            format!(
+                "the collector at {shown} does not take them ({error}); see otlp_endpoint and otlp_headers"
+            ),
+        ),
+        Err(error) => Finding::bad(SUBJECT, format!("{error:#}")),
+    }
 }
 
 fn directory(path: &Path) -> Vec<Finding> {

@@ -119,3 +119,26 @@ fn holds_are_kept_longer_than_anybody_may_correct_them_or_for_ever() {
         assert!(error.contains("`keep_holds_days`") && error.contains("35"), "{error}");
     }
 }
+
+#[test]
+fn traces_are_sent_where_a_collector_is_named_and_what_is_wrong_is_told_without_secrets() {
+    assert!(load(None, &[], Flags::default()).unwrap().traces.is_none());
+    let environment = [
+        ("APPORTION_OTLP_ENDPOINT", "http://collector:4318"),
+        ("APPORTION_OTLP_SAMPLE_RATIO", "0.5"),
+        ("APPORTION_OTLP_HEADERS", "authorization=secret"),
+    ];
+    let traces = load(None, &environment, Flags::default()).unwrap().traces.unwrap();
+    assert_eq!(traces.shown(), "http://collector:4318/v1/traces");
+    assert!(load(None, &[("APPORTION_OTLP_SAMPLE_RATIO", "1")], Flags::default()).is_ok());
+    let environment = [
+        ("APPORTION_OTLP_ENDPOINT", "grpc://user:secret@collector"),
+        ("APPORTION_OTLP_SAMPLE_RATIO", "1.5"),
+        ("APPORTION_OTLP_HEADERS", "secret"),
+    ];
+    let error = load(None, &environment, Flags::default()).unwrap_err();
+    for (name, _) in environment {
+        assert!(error.contains(&format!("({name})")), "{name} is missing in {error}");
+    }
+    assert!(!error.contains("secret"), "{error}");
+}

@@ -83,7 +83,15 @@ impl Call {
     pub fn item_reply(&self, problem: Problem) -> Reply {
         let form = self.form();
         problem.log_cause(form.request_id);
-        problem.into_reply(&form)
+        let reply = problem.into_reply(&form);
+        tracing::debug!(
+            request.id = form.request_id,
+            error.code = reply.kind.map(|kind| kind.entry().code),
+            limit.name = reply.about.limit.as_ref().map(|limit| limit.as_str()),
+            hold.id = reply.about.hold.map(tracing::field::display),
+            "an item was refused"
+        );
+        reply
     }
 
     /// In which form refusals are told.

@@ -12,6 +12,7 @@ use super::problem::Problem;
 use super::rate_limit;
 use super::reply::{Answer, Headers, Reply};
 use super::schema::{BatchReply, CheckBatchRequest, CheckRequest};
+use super::traced;
 use super::views::{GrantedView, HoldView, LimitView, PlanRef, Rows, WarningView, Warnings, WouldRefuseView};
 use crate::domain::decision::Refusal;
 use crate::domain::document::Reader;
@@ -59,6 +60,7 @@ pub async fn check(mut call: Call) -> Answer {
         0 => call.service().check(tenant, command).await?,
         _ => super::waiting::check(&call, tenant, command).await?,
     };
+    traced::decided(&decided);
     decision(decided, tenant, counted, call.form().shape)
 }
 
@@ -72,6 +74,7 @@ pub async fn check(mut call: Call) -> Answer {
 pub async fn check_batch(mut call: Call) -> Answer {
     let body = call.batch_body().await?;
     let items = batch::read(&body, "checks", |fields| read_check(fields, None, true))?;
+    traced::batch_of(items.len());
     let tenant = call.tenant()?;
     let counted: Vec<Option<Counted<'_>>> =
         items.iter().flatten().map(|command| Counted::new(command, &call.state.metrics)).collect();
@@ -263,6 +266,7 @@ fn allow(allowed: &Allowed, shape: Option<Shape>) -> Reply {
         would_refuse: allowed.would_refuse.as_ref().map(WouldRefuseView::from),
         degraded: allowed.degraded,
     });
+    reply.about.hold = allowed.hold.as_ref().map(|hold| hold.id);
     rate_limit::push_headers(&mut reply.headers, &allowed.limits, allowed.now, shape);
     if allowed.replayed {
         reply.headers.push((IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true")));

@@ -12,6 +12,7 @@ use super::check::{IDEMPOTENCY_REPLAYED, MAX_LEASE_SECONDS};
 use super::problem::{Kind, Problem};
 use super::reply::{Answer, Reply};
 use super::schema::{BatchReply, ExtendRequest, ReleaseRequest, SettleBatchRequest, SettleRequest};
+use super::traced;
 use super::usage::{FIGURES, read_notes, read_reported, usage_implausible};
 use super::views::{FinishedView, HoldReply, HoldView, Rows, WouldRefuseView};
 use crate::domain::document::Reader;
@@ -57,6 +58,7 @@ pub async fn settle_batch(mut call: Call) -> Answer {
         let usage = read_usage(fields);
         Some(BatchItem { id: HoldId::parse(id?), usage: usage? })
     })?;
+    traced::batch_of(items.len());
     let tenant = call.tenant()?;
     // Ids that cannot be of any hold are not worth a look-up.
     let known: Vec<bool> = items.iter().flatten().map(|item| item.id.is_some()).collect();

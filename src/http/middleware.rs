@@ -5,6 +5,7 @@
 //! the check is the hot path, and one function has one cost.
 
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -23,7 +24,9 @@ use super::cors;
 use super::problem::{self, Form, Kind, Problem};
 use super::reply::{Answer, Reply};
 use super::routes::{self, Found};
+use super::traced;
 use crate::service::Caller;
+use crate::traces::{self, Recording};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
@@ -37,10 +40,13 @@ pub async fn front_door(request: HttpRequest, payload: web::Payload, state: Data
     let _in_flight = state.metrics.enter();
     let request_id = request_id(request.headers());
     let found = routes::find(request.method(), request.uri().path());
+    let recording = traced::begin(&state, &request, &found);
     let mut trail = Trail { found, caller: None };
 
-    let handling = handle(&request, payload, &state, &mut trail, &request_id);
-    let answer = guarded(handling, show(&request_id)).await;
+    let answer = {
+        let handling = pin!(handle(&request, payload, &state, &mut trail, &request_id));
+        traces::within(recording.as_ref(), guarded(handling, show(&request_id))).await
+    };
     let reply = answer.unwrap_or_else(|problem| {
         problem.log_cause(show(&request_id));
         let uri = request.uri();
@@ -50,7 +56,10 @@ pub async fn front_door(request: HttpRequest, payload: web::Payload, state: Data
 
     let duration = begun.elapsed();
     state.metrics.answered(trail.route_index(), reply.status, duration);
-    log(&request, &trail, &reply, &request_id, duration);
+    log(&request, &trail, &reply, &request_id, recording.as_ref(), duration);
+    if let Some(recording) = recording {
+        traced::end(&state, recording, &request, &trail, &reply, &request_id);
+    }
     let mut response = reply.into_response();
     let path = request.uri().path();
     if path.starts_with("/v1/") {
@@ -70,27 +79,27 @@ async fn guarded(handling: impl Future<Output = Answer>, request_id: &str) -> An
 }
 
 /// What became known about a request on its way, for the log and the metrics.
-struct Trail {
+pub struct Trail {
     found: Found,
     caller: Option<Arc<Caller>>,
 }
 
 impl Trail {
-    fn route_index(&self) -> Option<usize> {
+    pub fn route_index(&self) -> Option<usize> {
         match self.found {
             Found::Route { index, .. } => Some(index),
             _ => None,
         }
     }
 
-    fn route_name(&self) -> &'static str {
+    pub fn route_name(&self) -> &'static str {
         match self.found {
             Found::Route { route, .. } => route.path,
             _ => "none",
         }
     }
 
-    fn tenant_name(&self) -> Option<&str> {
+    pub fn tenant_name(&self) -> Option<&str> {
         let tenant = self.caller.as_ref()?.tenant.as_ref()?;
         Some(tenant.id.as_str())
     }
@@ -204,16 +213,26 @@ fn show(id: &HeaderValue) -> &str {
     id.to_str().unwrap_or_default()
 }
 
-fn log(request: &HttpRequest, trail: &Trail, reply: &Reply, request_id: &HeaderValue, duration: Duration) {
+fn log(
+    request: &HttpRequest,
+    trail: &Trail,
+    reply: &Reply,
+    request_id: &HeaderValue,
+    recording: Option<&Recording>,
+    duration: Duration,
+) {
     macro_rules! line {
         ($level:ident) => {
             tracing::$level!(
                 request.id = show(request_id),
+                trace.id = traced::trace_id(request.headers(), recording).map(display),
                 http.request.method = method_name(request.method()),
                 http.route = trail.route_name(),
                 http.response.status_code = reply.status.as_u16(),
                 tenant.id = trail.tenant_name(),
                 error.code = reply.kind.map(|kind| kind.entry().code),
+                limit.name = reply.about.limit.as_ref().map(|limit| limit.as_str()),
+                hold.id = traced::about_hold(request, reply).map(display),
                 duration_us = duration.as_micros() as u64,
                 "answered"
             )
@@ -229,7 +248,7 @@ fn log(request: &HttpRequest, trail: &Trail, reply: &Reply, request_id: &HeaderV
 }
 
 /// A bounded set of names: methods are the caller's text.
-fn method_name(method: &Method) -> &str {
+pub fn method_name(method: &Method) -> &str {
     let known = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"];
     if known.contains(&method.as_str()) { method.as_str() } else { "_OTHER" }
 }

@@ -25,6 +25,7 @@ mod reply;
 mod routes;
 mod schema;
 mod span;
+mod traced;
 mod usage;
 mod views;
 mod waiting;
@@ -40,6 +41,7 @@ use actix_web::{App, HttpServer};
 use prometheus_client::registry::Registry;
 
 use crate::service::Service;
+use crate::traces::Tracer;
 
 pub use metrics::{Metrics, PREFIX as METRICS_PREFIX};
 pub use openapi::json as openapi_json;
@@ -78,14 +80,23 @@ pub struct State {
     pub service: Arc<Service>,
     pub metrics: Arc<Metrics>,
     pub settings: HttpSettings,
+    /// `None`: no traces are sent.
+    pub tracer: Option<Tracer>,
 }
 
 impl State {
     /// `registry` may hold metrics of other floors; it must have been made
     /// with [`METRICS_PREFIX`].
-    pub fn new(service: Arc<Service>, settings: HttpSettings, mut registry: Registry) -> Self {
+    pub fn new(
+        service: Arc<Service>,
+        settings: HttpSettings,
+        mut registry: Registry,
+        tracer: Option<Tracer>,
+    ) -> Self {
         registry.register_collector(Box::new(metrics::OfService(service.clone())));
-        Self { service, metrics: Arc::new(Metrics::new(registry)), settings }
+        let spans = tracer.as_ref().map_or_else(Arc::default, Tracer::counts);
+        registry.register_collector(Box::new(metrics::OfTraces(spans)));
+        Self { service, metrics: Arc::new(Metrics::new(registry)), settings, tracer }
     }
 }
 

@@ -12,6 +12,7 @@ use futures_util::Stream;
 use serde::Serialize;
 
 use super::problem::{Kind, Problem};
+use crate::domain::ids::{HoldId, Label};
 
 /// What a handler ends with.
 pub type Answer = Result<Reply, Problem>;
@@ -21,11 +22,20 @@ pub type Headers = Vec<(HeaderName, HeaderValue)>;
 const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
+/// What an answer is about, for logs and traces.
+#[derive(Debug, Default)]
+pub struct About {
+    pub hold: Option<HoldId>,
+    /// The limit that refused.
+    pub limit: Option<Label>,
+}
+
 #[derive(Debug)]
 pub struct Reply {
     pub status: StatusCode,
     /// The problem's code, for metrics and logs.
     pub kind: Option<Kind>,
+    pub about: About,
     pub headers: Headers,
     pub content_type: HeaderValue,
     pub body: Bytes,
@@ -46,7 +56,15 @@ impl Reply {
 
     /// 200 with the bytes as they are.
     pub fn bytes(content_type: HeaderValue, body: Bytes) -> Self {
-        Self { status: StatusCode::OK, kind: None, headers: Headers::new(), content_type, body, pieces: None }
+        Self {
+            status: StatusCode::OK,
+            kind: None,
+            about: About::default(),
+            headers: Headers::new(),
+            content_type,
+            body,
+            pieces: None,
+        }
     }
 
     /// 200 with server-sent events as they happen; each piece is whole.

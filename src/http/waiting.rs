@@ -20,6 +20,7 @@ use super::problem::{Kind, Problem};
 use crate::domain::decision::Code;
 use crate::service::waiting::{Presence, Waited};
 use crate::service::{CheckCommand, CheckReply, ServiceError, Tenant};
+use crate::traces;
 
 /// The other side of a connection, as far as it can be told without reading.
 #[derive(Clone)]
@@ -63,7 +64,8 @@ pub async fn check(call: &Call, tenant: &Arc<Tenant>, command: CheckCommand) -> 
     let (answer, answered) = oneshot::channel();
     let peer = call.head.connection::<Peer>().cloned();
     let (service, tenant, bulk) = (Arc::clone(&call.state.service), Arc::clone(tenant), command.bulk);
-    actix_web::rt::spawn(async move {
+    let _span = traces::span("queue");
+    let work = async move {
         let asking = Asking { answer, peer };
         let waited = service.check_waiting(&tenant, command, &asking).await;
         if let Err(Ok(Waited::Answered(reply, _))) = asking.answer.send(waited)
@@ -74,7 +76,8 @@ pub async fn check(call: &Call, tenant: &Arc<Tenant>, command: CheckCommand) -> 
                 "what nobody heard of was not taken back"
             );
         }
-    });
+    };
+    actix_web::rt::spawn(traces::within(traces::current().as_ref(), work));
     let waited =
         answered.await.map_err(|_| Problem::new(Kind::Internal, "The service met a fault of its own."))??;
     match waited {

@@ -29,6 +29,7 @@ use crate::http::{self, HttpSettings, METRICS_PREFIX, State};
 use crate::ledger::{Durability, Ledger};
 use crate::service::tenancy::clock::WallClock;
 use crate::service::{Journal, Outage, Registry, RegistryOptions, Service, Tallier};
+use crate::traces::{self, Tracer};
 
 pub use stores::inspect as inspect_engine;
 
@@ -49,6 +50,7 @@ pub struct Application {
     server: Server,
     running: Running,
     background: Vec<JoinHandle<()>>,
+    traces: Option<traces::Sender>,
     drain: Duration,
     welcome: Option<String>,
     _lock: DataLock,
@@ -86,10 +88,12 @@ impl Application {
         if let Some(channel) = deciding.channel {
             background.extend(running.service.start_news(channel));
         }
+        let (tracer, traces) = config.traces.clone().map(Tracer::start).unzip();
         let state = State::new(
             running.service.clone(),
             http_settings(&config),
             prometheus_client::registry::Registry::with_prefix(METRICS_PREFIX),
+            tracer,
         );
         let server = http::serve(listener, state).context("cannot start the HTTP server")?;
         tracing::info!(
@@ -101,7 +105,7 @@ impl Application {
             "apportion {} listens",
             env!("CARGO_PKG_VERSION")
         );
-        Ok(Self { address, server, running, background, drain: config.drain, welcome, _lock: lock })
+        Ok(Self { address, server, running, background, traces, drain: config.drain, welcome, _lock: lock })
     }
 
     /// The port that is bound (also where the settings said 0).
@@ -136,6 +140,9 @@ impl Application {
         }
         self.background.iter().for_each(JoinHandle::abort);
         self.running.close().await;
+        if let Some(traces) = self.traces {
+            traces.stop().await;
+        }
         tracing::info!("stopped");
         ended.unwrap_or(Ok(())).context("the HTTP server ended by itself")
     }

@@ -19,7 +19,7 @@ def test_every_metric_that_is_asked_for_is_one_of_the_service():
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     asked += re.findall(r"expr: (.*)", (MONITORING / "alerts.yml").read_text())
     names = {name for expression in asked for name in re.findall(r"apportion_[a-z_]+", expression)}
-    source = (ROOT / "src/http/metrics.rs").read_text()
+    source = "".join(file.read_text() for file in (ROOT / "src/http/metrics").glob("*.rs"))
     unknown = {name for name in names if f'"{re.sub(SUFFIXES, "", name).removeprefix("apportion_")}"' not in source}
     assert len(names) > 15 and unknown == set()
 

@@ -5,6 +5,7 @@
 //! `model` compares it with a second, slow implementation; `faults` kills it and crowds it;
 //! `engine_redis` is the way to Redis, on each of its topologies;
 //! `upstream` puts the service in front of a model vendor;
+//! `traces` looks at what a collector of traces is sent, and at the log;
 //! `docs` runs what the pages tell people to paste; `source` reads the sources.
 #![allow(clippy::unwrap_used)]
 
@@ -18,5 +19,6 @@ pub mod faults;
 mod harness;
 mod model;
 mod source;
+mod traces;
 #[allow(dead_code, reason = "benches/upstream prints more than the tests look at")]
 mod upstream;

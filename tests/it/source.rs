@@ -4,11 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A file names only lower floors.
-const FLOORS: [(&str, u8); 10] = [
+const FLOORS: [(&str, u8); 11] = [
     ("domain", 0),
     ("engine", 1),
     ("ledger", 1),
     ("outbound", 1),
+    ("traces", 1),
     ("service", 2),
     ("http", 3),
     ("cli", 4),

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use actix_web::http::StatusCode;
 use actix_web::http::header::{self, HeaderName, HeaderValue};
 
-use super::reply::{Headers, JSON, Reply, json_bytes};
+use super::reply::{About, Headers, JSON, Reply, json_bytes};
 use crate::domain::document::Fault;
 use crate::domain::hold::Hold;
 use crate::domain::time::Millis;
@@ -186,6 +186,10 @@ impl Problem {
         let short = wait_ms.unwrap_or(0) <= form.max_auto_retry_seconds.saturating_mul(1000);
         let should_retry = if parts.kind.entry().retryable && short { "true" } else { "false" };
         headers.push((SHOULD_RETRY, HeaderValue::from_static(should_retry)));
-        Reply { status, kind: Some(parts.kind), headers, ..Reply::bytes(media_type, body.into()) }
+        let about = About {
+            hold: parts.hold.map(|(hold, _)| hold.id),
+            limit: parts.denied.and_then(|denied| denied.limit),
+        };
+        Reply { status, kind: Some(parts.kind), about, headers, ..Reply::bytes(media_type, body.into()) }
     }
 }

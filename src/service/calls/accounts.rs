@@ -20,6 +20,7 @@ use crate::engine::{EngineError, Loaded, Plain, Probed, REQUESTS_KEPT_MS, Reply,
 use crate::ledger::StoredAccount;
 use crate::service::error::ServiceError;
 use crate::service::{Service, Tenant, Unrecorded};
+use crate::traces;
 
 /// Loads before giving up: each round loads what was missing, so more than a
 /// few mean that the store fails under our hands.
@@ -66,6 +67,7 @@ impl Service {
         now: Millis,
         operation: impl Fn() -> Reply<'a, T>,
     ) -> Result<T, ServiceError> {
+        let _span = traces::span("engine");
         let (mut until, mut rounds) = (None, 0..ROUNDS);
         loop {
             let missing = match operation().await {
@@ -93,6 +95,7 @@ impl Service {
             if let Some(position) = missing.after {
                 self.on_record(position).await?;
             }
+            let _span = traces::span("ledger.load");
             let mut found = Vec::with_capacity(missing.keys.len());
             for key in &missing.keys {
                 found.push(loaded(key, self.stored(key, now).await?)?);
@@ -199,6 +202,7 @@ impl Service {
 
     /// Waits until a step is on record.
     pub(in crate::service) async fn recorded(&self, ticket: Unrecorded) -> Result<(), ServiceError> {
+        let _span = ticket.0.as_ref().and_then(|_| traces::span("ledger.commit"));
         match ticket.0 {
             Some(ticket) => match ticket.recorded().await {
                 true => Ok(()),

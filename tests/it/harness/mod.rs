@@ -3,6 +3,7 @@
 mod away;
 pub mod behind;
 mod client;
+pub mod collector;
 pub mod compare;
 pub mod events;
 pub mod lasting;

@@ -3,24 +3,25 @@
 //!
 //! Every counter of the hot path is looked up once, at the start.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+mod of_service;
+mod of_traces;
+
 use std::time::Duration;
 
 use actix_web::http::StatusCode;
-use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use super::problem::Kind;
 use super::routes;
-use crate::service::Service;
-use crate::service::outage::Operation;
+
+pub use of_service::OfService;
+pub use of_traces::OfTraces;
 
 /// What names of metrics begin with.
 pub const PREFIX: &str = "apportion";
@@ -280,125 +281,6 @@ impl Metrics {
         // Writing to a String cannot fail.
         let _ = encode(&mut text, &self.registry);
         text
-    }
-}
-
-/// What the service counts by itself.
-pub struct OfService(pub Arc<Service>);
-
-impl std::fmt::Debug for OfService {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("OfService")
-    }
-}
-
-impl Collector for OfService {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
-        let outage = &self.0.outage;
-        let help = "Refusals counted by code alone, since too many users were refused at once";
-        encode_counter(&mut encoder, "refusals_uncounted", help, self.0.tallies.uncounted())?;
-        self.encode_tokens(&mut encoder)?;
-        let (interactive, bulk) = self.0.rooms.depth();
-        let help = "Checks that wait for a pool or a slot on this node, by lane";
-        let kind = ConstGauge::new(0i64).metric_type();
-        let mut by_lane = encoder.encode_descriptor("queue_depth", help, None, kind)?;
-        for (is_bulk, depth) in [(false, interactive), (true, bulk)] {
-            ConstGauge::new(depth as i64).encode(by_lane.encode_family(&[("lane", lane(is_bulk))])?)?;
-        }
-        let lag = self.0.lag();
-        let changes = ConstGauge::new(lag.changes as i64);
-        let help = "Changes that Redis has and Postgres has not, as far as this node knows";
-        let kind = changes.metric_type();
-        changes.encode(encoder.encode_descriptor("ledger_lag_changes", help, None, kind)?)?;
-        let seconds = ConstGauge::new(lag.for_ms as f64 / 1000.0);
-        let help = "For how long some of them have been waiting";
-        let kind = seconds.metric_type();
-        seconds.encode(encoder.encode_descriptor("ledger_lag_seconds", help, None, kind)?)?;
-        let away = ConstGauge::new(i64::from(outage.is_away()));
-        let help = "1 while the store is away";
-        away.encode(encoder.encode_descriptor("degraded", help, None, away.metric_type())?)?;
-        let help = "Checks admitted by this node alone while the store was away";
-        encode_counter(&mut encoder, "degraded_admissions", help, outage.admissions())?;
-        let help = "Finished holds that this node removed since they were old";
-        encode_counter(&mut encoder, "holds_pruned", help, self.0.pruned_holds())?;
-        self.encode_pools(&mut encoder)?;
-        self.encode_webhooks(&mut encoder)?;
-        let help = "What failed because the store was away, by operation";
-        let kind = ConstCounter::new(0u64).metric_type();
-        let mut by_operation = encoder.encode_descriptor("store_errors", help, None, kind)?;
-        for op in Operation::ALL {
-            let errors = ConstCounter::new(outage.errors(op));
-            errors.encode(by_operation.encode_family(&[("op", op.as_str())])?)?;
-        }
-        Ok(())
-    }
-}
-
-impl OfService {
-    /// Reserved far above used: estimates are too fat. Used above reserved: more was
-    /// admitted than there was.
-    fn encode_tokens(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
-        let sums = &self.0.tokens;
-        let meters = [("input_tokens", &sums.input), ("output_tokens", &sums.output)];
-        let kind = || ConstCounter::new(0u64).metric_type();
-        let help = "Tokens that calls settled on this node had reserved";
-        let mut reserved = encoder.encode_descriptor("tokens_reserved", help, None, kind())?;
-        for (meter, sums) in meters {
-            let sum = ConstCounter::new(sums.reserved.load(Relaxed));
-            sum.encode(reserved.encode_family(&[("meter", meter)])?)?;
-        }
-        let help = "Tokens that they used";
-        let mut used = encoder.encode_descriptor("tokens_used", help, None, kind())?;
-        for (meter, sums) in meters {
-            let sum = ConstCounter::new(sums.used.load(Relaxed));
-            sum.encode(used.encode_family(&[("meter", meter)])?)?;
-        }
-        Ok(())
-    }
-
-    fn encode_webhooks(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
-        let outbox = &self.0.registry.outbox;
-        let help = "Tries of this node to send a message to a webhook, by outcome";
-        let kind = ConstCounter::new(0u64).metric_type();
-        let mut tries = encoder.encode_descriptor("webhook_deliveries", help, None, kind)?;
-        let outcomes = [("delivered", &outbox.delivered), ("failed", &outbox.failed), ("dead", &outbox.dead)];
-        for (outcome, count) in outcomes {
-            let count = ConstCounter::new(count.load(Relaxed));
-            count.encode(tries.encode_family(&[("outcome", outcome)])?)?;
-        }
-        let help = "Messages that wait to be sent to webhooks, of all nodes, as last counted";
-        let waiting = ConstGauge::new(outbox.waiting.load(Relaxed) as i64);
-        waiting.encode(encoder.encode_descriptor("webhook_queue_depth", help, None, waiting.metric_type())?)
-    }
-
-    /// Sums over all pools of all tenants: there may be any number of either.
-    fn encode_pools(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
-        let told = &self.0.registry.conditions;
-        for (name, help, count) in [
-            ("pool_feedback", "Answers of vendors that callers told", &told.feedback),
-            ("pool_pauses", "Pauses of pools that vendors asked for", &told.pauses),
-            ("pool_closures", "Pools closed since a vendor's spend limit was reached", &told.closures),
-            ("pool_openings", "Closed pools that an admin opened", &told.openings),
-            ("pool_brakes", "Pauses of bulk calls since interactive ones fared badly", &told.brakes),
-            ("pool_rates_lowered", "Pools slowed down since refusals repeated", &told.lowered),
-            (
-                "pool_overdrafts",
-                "Changes after which users may draw more than a pool allows",
-                &told.pushed_over,
-            ),
-            ("pool_corrections", "Stocks lowered to what a vendor has left", &told.corrections),
-        ] {
-            encode_counter(encoder, name, help, count.load(Relaxed))?;
-        }
-        let help = "Pools that are paused, closed, braked or slowed down now, as this node knows";
-        let kind = ConstGauge::new(0i64).metric_type();
-        let mut states = encoder.encode_descriptor("pools_troubled", help, None, kind)?;
-        for (state, pools) in
-            ["paused", "closed", "braked", "slowed"].into_iter().zip(self.0.registry.troubled_pools())
-        {
-            ConstGauge::new(pools as i64).encode(states.encode_family(&[("state", state)])?)?;
-        }
-        Ok(())
     }
 }
 
