@@ -57,9 +57,11 @@ class ApportionPlans(CustomLogger):
 
     @staticmethod
     def as_litellm(refused, model):
-        """LiteLLM tries again what is a matter of rate, and nothing else."""
+        """LiteLLM tries again what is a matter of rate, or of an outage, and nothing else."""
         if isinstance(refused, RateLimited):
             return litellm.RateLimitError(str(refused), llm_provider="apportion", model=model)
+        if refused.retryable:
+            return litellm.ServiceUnavailableError(str(refused), llm_provider="apportion", model=model)
         return litellm.BadRequestError(str(refused), llm_provider="apportion", model=model)
 
 

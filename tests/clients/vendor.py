@@ -85,8 +85,9 @@ class OpenAi:
     @staticmethod
     def events(body):
         chunk = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-        for word in WORDS:
-            yield None, chunk | {"choices": [{"index": 0, "delta": {"content": word}, "finish_reason": None}]}
+        for number, word in enumerate(WORDS, 1):
+            ended = "stop" if number == len(WORDS) else None
+            yield None, chunk | {"choices": [{"index": 0, "delta": {"content": word}, "finish_reason": ended}]}
         if (body.get("stream_options") or {}).get("include_usage"):
             yield None, chunk | {"choices": [], "usage": OPENAI_USAGE}
         yield None, "[DONE]"
