@@ -104,6 +104,9 @@ pub struct QuotaReply<'a> {
     per_call: PerCallView,
     /// How much of a cache-read token counts toward input and total.
     cache_read_weight: f64,
+    /// When it stood so, by the clock that decides.
+    #[schema(value_type = String, format = DateTime)]
+    as_of: Millis,
     /// Of a call of 1 request and 1 token: `ok`, `waiting` or `exhausted`.
     state: &'static str,
     /// `null` when `ok`, and when no time helps.
@@ -178,6 +181,7 @@ impl<'a> QuotaReply<'a> {
             plan: quota.plan.as_ref().map(PlanRef::from),
             per_call: quota.per_call.into(),
             cache_read_weight: quota.cache_read_weight.as_f64(),
+            as_of: quota.now,
             state: quota.state.as_str(),
             next_call_at: quota.next_call_at,
             limits: (&quota.limits, shown),
@@ -211,6 +215,11 @@ impl<'a> QuotaRowView<'a> {
             would_refuse: (row.enforce == Enforce::Shadow).then_some(row.would_refuse),
         }
     }
+}
+
+/// Rows of limits that admins see, as they are.
+pub fn quota_rows(rows: &[(LimitRow, QuotaState)]) -> Vec<QuotaRowView<'_>> {
+    rows.iter().map(|row| QuotaRowView::new(row, Shown::All)).collect()
 }
 
 fn rows<S: Serializer>(

@@ -292,6 +292,9 @@ pub trait Ledger: Reports + Exports + Webhooks {
     /// Users by id, ascending, after `after`; `contains` matches a part of the
     /// id, byte for byte. Erased ones are left out.
     fn users(&self, tenant: TenantRef, query: UserQuery) -> Answer<'_, Vec<User>>;
+    /// The id of the `nth` user, from 0 on, of those that `query` is about, whatever it says of
+    /// what ids contain.
+    fn nth_user(&self, tenant: TenantRef, query: UserQuery, nth: u32) -> Answer<'_, Option<String>>;
     /// Inserts or replaces; `user.version` must be the stored one + 1 (0 = not
     /// stored), else `Conflict`. Writes the audit row.
     fn put_user(&self, tenant: TenantRef, user: User, written: Written) -> Answer<'_, ()>;
@@ -437,7 +440,12 @@ pub enum Pruned {
 #[derive(Debug, Clone, Default)]
 pub struct UserQuery {
     pub after: Option<String>,
+    /// Ids that begin so: a range of the index.
+    pub prefix: Option<String>,
+    /// Ids with that in them: every one is looked at.
     pub contains: Option<String>,
+    /// The last id that may be among them.
+    pub upto: Option<String>,
     pub plan: Option<Name>,
     pub org: Option<Name>,
     pub limit: u32,

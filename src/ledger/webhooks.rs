@@ -58,6 +58,8 @@ pub enum Write {
     Org(Box<Org>, Written),
     Record(Record),
     Condition(PoolCondition, Option<(Note, Written)>),
+    /// A row of the audit by itself.
+    Note(Note, Written),
 }
 
 /// Where a message stands.

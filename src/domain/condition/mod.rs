@@ -9,6 +9,7 @@ mod brake;
 mod peaks;
 mod rate;
 mod turns;
+mod waits;
 
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ pub use brake::{Brake, Outcome};
 pub use peaks::Peaks;
 pub use rate::{Rate, RateStep};
 pub use turns::{Turns, Want};
+pub use waits::{Waited, Waits};
 
 /// A pause is made longer only by so much: the refusals of calls that were
 /// under way when it began differ by a few ms.
@@ -48,6 +50,8 @@ pub struct Condition {
     rate: Rate,
     /// How busy it was, where its traffic may only grow so fast.
     peaks: Peaks,
+    /// What held callers back of late, and does now.
+    waits: Waits,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,13 +78,16 @@ pub struct Pause {
     pub kind: PauseKind,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PauseKind {
     /// The vendor said how long.
+    #[serde(rename = "pause")]
     Paused,
     /// Money is spent.
+    #[serde(rename = "closure")]
     Closed,
     /// Bulk calls make room for interactive ones.
+    #[serde(rename = "brake")]
     Braked,
 }
 
@@ -137,6 +144,11 @@ impl Condition {
         &self.peaks
     }
 
+    /// What held callers back of late, and does now.
+    pub fn waited(&self) -> &Waits {
+        &self.waits
+    }
+
     /// Takes in how busy it was of late. `None`: that is known, or can wait
     /// until those who wait for the pool have had their turn.
     pub fn busy(&self, seen: &Peaks, ramp: &Ramp, now: Millis) -> Option<Self> {
@@ -178,7 +190,11 @@ impl Condition {
             (false, true) => self.rate.held(now, pause.until),
             (false, false) => self.rate.clone(),
         };
-        Some(Self { pause: Some(pause), rate, ..self.clone() })
+        let waits = match running {
+            Some(_) => self.waits.clone().longer(PauseKind::Paused, pause.until),
+            None => self.waits.clone().with(PauseKind::Paused, now, until),
+        };
+        Some(Self { pause: Some(pause), rate, waits, ..self.clone() })
     }
 
     /// Money is spent. `None`: that is known.
@@ -187,20 +203,26 @@ impl Condition {
             return None;
         }
         let closed = Closed { since: now, until: month_end, why: why.to_owned() };
-        Some(Self { closed: Some(closed), ..self.clone() })
+        let waits = self.waits.clone().with(PauseKind::Closed, now, month_end);
+        Some(Self { closed: Some(closed), waits, ..self.clone() })
     }
 
     /// An admin knows that calls get through again. `None`: they do already.
     /// The rate stays and recovers by itself.
     pub fn opens(&self, now: Millis) -> Option<Self> {
         let waits = self.closed(now).is_some() || self.paused(now, true).is_some();
-        let opened = Self { closed: None, bulk_until: None, pause: None, ..self.clone() };
+        let over = self.waits.clone().over(now);
+        let opened = Self { closed: None, bulk_until: None, pause: None, waits: over, ..self.clone() };
         waits.then_some(opened)
     }
 
     /// Interactive calls fare badly: bulk ones wait. `None`: they do already.
     pub fn brakes(&self, now: Millis) -> Option<Self> {
-        let until = Some(now.plus_ms(BRAKE_MS));
-        self.bulk_until(now).is_none().then(|| Self { bulk_until: until, ..self.clone() })
+        let until = now.plus_ms(BRAKE_MS);
+        let braked = || {
+            let waits = self.waits.clone().with(PauseKind::Braked, now, until);
+            Self { bulk_until: Some(until), waits, ..self.clone() }
+        };
+        self.bulk_until(now).is_none().then(braked)
     }
 }

@@ -195,3 +195,27 @@ fn a_call_that_takes_nothing_of_a_bucket_waits_for_the_pause_alone() {
     let mut list = Turns::default();
     assert_eq!(list.turn(&Arc::from("a"), &[], at(5000), NOW), at(5000));
 }
+
+#[test]
+fn what_held_callers_back_is_remembered_with_its_end() {
+    let told = |condition: &Condition| -> Vec<(&str, i64, i64, u32)> {
+        let of = |wait: &Waited| (wait.kind.as_str(), wait.from.0 - NOW.0, wait.until.0 - NOW.0, wait.times);
+        condition.waited().latest_first().map(of).collect()
+    };
+    let condition = refused(Condition::default(), 10_000, 0);
+    let condition = refused(condition, 20_000, 5_000);
+    assert_eq!(told(&condition), [("pause", 0, 20_000, 1)]);
+    let condition = refused(condition, 75_000, 70_000);
+    assert_eq!(told(&condition), [("pause", 0, 75_000, 2)], "what is close together is one line");
+    let condition = condition.brakes(at(80_000)).unwrap();
+    let condition = condition.closes("spent", at(1_000_000), at(90_000)).unwrap();
+    let opened = condition.opens(at(100_000)).unwrap();
+    assert_eq!(
+        told(&opened),
+        [("closure", 90_000, 100_000, 1), ("brake", 80_000, 100_000, 1), ("pause", 0, 75_000, 2)]
+    );
+    let many = (0..100).fold(opened, |condition, n| refused(condition, n * 900_000 + 1000, n * 900_000));
+    assert_eq!(told(&many).len(), 32);
+    let again: Condition = serde_json::from_str(&serde_json::to_string(&many).unwrap()).unwrap();
+    assert_eq!(again, many);
+}

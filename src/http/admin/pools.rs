@@ -1,15 +1,19 @@
 //! `/v1/admin/pools`: shared upstream capacity.
 
+use serde_json::Value;
+
 use super::{USUAL_PAGE, document, name_in_path};
 use crate::domain::ids::Name;
 use crate::http::body;
 use crate::http::call::Call;
+use crate::http::page::list;
 use crate::http::problem::Problem;
+use crate::http::quota::quota_rows;
 use crate::http::reply::{Answer, Reply};
 use crate::http::schema::{PoolList, PoolOpenRequest, PoolPutRequest, PoolReply};
-use crate::service::PoolEntry;
 use crate::service::tenancy::catalog_writes::PoolPut;
 use crate::service::tenancy::reason::required_reason;
+use crate::service::{PoolEntry, ServiceError};
 
 /// Lists the pools in force, by id.
 #[utoipa::path(
@@ -22,9 +26,11 @@ use crate::service::tenancy::reason::required_reason;
     security(("bearer" = ["admin:read"])),
 )]
 pub async fn all(call: Call) -> Answer {
-    let (catalog, now) = (call.tenant()?.catalog(), call.tenant()?.now());
+    let catalog = call.tenant()?.catalog();
     let page = call.page(USUAL_PAGE)?;
-    Ok(page.of(&catalog.pools, |entry| entry.pool.id.clone(), |entry| entry.to_json(now)))
+    let (entries, last) = page.part(&catalog.pools, |entry| entry.pool.id.clone());
+    let entries: Vec<&PoolEntry> = entries.into_iter().map(|entry| &**entry).collect();
+    Ok(list(with_loads(&call, &entries).await?, last))
 }
 
 /// Shows a pool in force.
@@ -40,7 +46,7 @@ pub async fn all(call: Call) -> Answer {
 pub async fn get(call: Call) -> Answer {
     let id = name_in_path(&call, "pool")?;
     let entry = call.tenant()?.catalog().pool(&id).cloned().ok_or_else(|| Problem::not_found("pool"))?;
-    shown(&call, &entry)
+    shown(&call, &entry).await
 }
 
 /// Puts a new version of a pool in force.
@@ -65,7 +71,7 @@ pub async fn put(mut call: Call) -> Answer {
     let expected = call.expected_version()?;
     let registry = &call.service().registry;
     let entry = registry.put_pool(call.tenant()?, put, expected, &call.author()).await?;
-    shown(&call, &entry)
+    shown(&call, &entry).await
 }
 
 /// Lets calls of a closed or paused pool through again.
@@ -84,9 +90,29 @@ pub async fn open(mut call: Call) -> Answer {
     let reason = body::document(&body, required_reason)?;
     let id = name_in_path(&call, "pool")?;
     let entry = call.service().open_pool(call.tenant()?, &id, &call.author(), reason).await?;
-    shown(&call, &entry)
+    shown(&call, &entry).await
 }
 
-fn shown(call: &Call, entry: &PoolEntry) -> Answer {
-    Ok(Reply::json(&entry.to_json(call.tenant()?.now())).with_version(entry.version))
+async fn shown(call: &Call, entry: &PoolEntry) -> Answer {
+    let body = with_loads(call, &[entry]).await?.pop().unwrap_or_default();
+    Ok(Reply::json(&body).with_version(entry.version))
+}
+
+/// Pools with where their limits stand: `null` where nothing is counted, and while the store does
+/// not say, since what else is known of them is wanted then most of all.
+async fn with_loads(call: &Call, entries: &[&PoolEntry]) -> Result<Vec<Value>, Problem> {
+    let (tenant, service) = (call.tenant()?, call.service());
+    let loads = match service.pool_loads(tenant, entries).await {
+        Ok(loads) => loads.into_iter().map(Some).collect(),
+        Err(ServiceError::StoreUnavailable(_) | ServiceError::Overloaded) => vec![None; entries.len()],
+        Err(error) => return Err(error.into()),
+    };
+    let now = tenant.now();
+    let shown = entries.iter().zip(&loads).map(|(entry, load)| {
+        let rows = load.as_ref().filter(|_| entry.pool.enforced).map(|rows| quota_rows(rows));
+        let mut body = entry.to_json(now);
+        body["load"] = serde_json::to_value(rows).unwrap_or_default();
+        body
+    });
+    Ok(shown.collect())
 }

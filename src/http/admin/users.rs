@@ -28,7 +28,9 @@ const PAGE: u32 = 50;
 #[utoipa::path(
     get, path = "/v1/admin/users", operation_id = "list_users", tag = "admin",
     params(
-        ("q" = Option<String>, Query, description = "A part of the id, byte for byte"),
+        ("prefix" = Option<String>, Query, description = "What the id begins with, byte for byte"),
+        ("q" = Option<String>, Query, description = "A part of the id, byte for byte. A page looks at 50,000 ids: \
+            it may have few users, or none, and a `next_cursor` all the same"),
         ("plan" = Option<String>, Query, description = "On this plan"),
         ("org" = Option<String>, Query, description = "Of this org"),
         ("limit" = Option<u32>, Query, description = "Most users of a page, 1-500, default 50"),
@@ -42,7 +44,9 @@ pub async fn all(call: Call) -> Answer {
         let page = Page::<UserId>::read(parameters, PAGE);
         Some(UserQuery {
             after: page.after.map(|user| user.as_str().to_owned()),
+            prefix: parameters.text("prefix"),
             contains: parameters.text("q"),
+            upto: None,
             plan: parameters.optional("plan", Name::parse),
             org: parameters.optional("org", Name::parse),
             limit: page.limit,
@@ -50,9 +54,7 @@ pub async fn all(call: Call) -> Answer {
     })?;
     let tenant = call.tenant()?;
     let page = call.service().list_users(tenant, query).await?;
-    let last = page.users.last().filter(|_| page.more);
-    let last = last.and_then(|profile| profile.user()).map(|user| user.id.clone());
-    Ok(list(page.users.iter().map(|profile| user_view(tenant, profile)).collect(), last))
+    Ok(list(page.users.iter().map(|profile| user_view(tenant, profile)).collect(), page.next))
 }
 
 /// Shows a user on record.

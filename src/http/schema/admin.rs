@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use utoipa::ToSchema;
 
+use super::catalog::Sheet;
 use super::rights::{GrantReply, OverrideReply, PendingReply};
 
 /// What `PUT users/{user}` changes: missing fields stay, `null` takes away.
@@ -153,6 +154,9 @@ pub struct CapacityRequest {
     pub active: Option<HashMap<String, u64>>,
     #[schema(default = "default")]
     pub pool: Option<String>,
+    /// Sheets to be tried, by the ids of their plans: in place of those in force, or beside them.
+    /// Nothing is saved.
+    pub plans: Option<HashMap<String, Sheet>>,
 }
 
 /// Whether all can be served at once.

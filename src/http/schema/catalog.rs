@@ -3,6 +3,7 @@
 use utoipa::ToSchema;
 
 use super::PlanWarning;
+use crate::http::quota::QuotaRowView;
 
 /// A plan sheet.
 #[derive(ToSchema)]
@@ -271,6 +272,28 @@ pub struct PoolReply {
     #[schema(format = DateTime)]
     pub effective_at: String,
     pub condition: PoolConditionDocument,
+    /// What held its callers back of late, the latest first.
+    pub pauses: Vec<PoolPauseDocument>,
+    /// Where each of its limits stands at this moment, in the sheet's order, with the rate in
+    /// force, and after them its `ramp`. `null`: it is for planning only, or the store is away.
+    pub load: Option<Vec<QuotaRowView<'static>>>,
+}
+
+/// A while in which callers of a pool waited.
+#[derive(ToSchema)]
+pub struct PoolPauseDocument {
+    /// `pause` (the vendor said how long), `closure` (its spend limit was reached) or `brake`
+    /// (bulk calls made room for interactive ones).
+    #[schema(pattern = "^(pause|closure|brake)$")]
+    pub kind: String,
+    #[schema(format = DateTime)]
+    pub from: String,
+    /// May be to come.
+    #[schema(format = DateTime)]
+    pub until: String,
+    /// Those less than a minute apart are one.
+    #[schema(example = 1)]
+    pub times: u32,
 }
 
 #[derive(ToSchema)]

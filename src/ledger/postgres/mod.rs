@@ -253,6 +253,10 @@ impl Ledger for PostgresLedger {
         read!(self, |c| users::page(c, tenant, query.clone()))
     }
 
+    fn nth_user(&self, tenant: TenantRef, query: UserQuery, nth: u32) -> Answer<'_, Option<String>> {
+        read!(self, |c| users::nth(c, tenant, query.clone(), nth))
+    }
+
     fn put_user(&self, tenant: TenantRef, user: User, written: Written) -> Answer<'_, ()> {
         administer!(self, vec![Changed::user(tenant, user.id.as_str())], |c| users::put(
             c, tenant, &user, &written

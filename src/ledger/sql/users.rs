@@ -30,7 +30,21 @@ macro_rules! page_of_users {
     ($from:literal, $which:literal) => {
         select_users!(
             $from,
-            "id > $2 AND erased = 0 AND ($3 IS NULL OR replace(id, $3, '') <> id)" $which " ORDER BY id LIMIT $6"
+            "id >= $2 AND id <= $7 AND erased = 0 AND ($3 IS NULL OR replace(id, $3, '') <> id)"
+            $which " ORDER BY id LIMIT $6"
+        )
+    };
+}
+
+/// One of them, counted; an index is all that is read but for whether they are erased.
+macro_rules! nth_of_users {
+    ($from:literal, $which:literal) => {
+        concat!(
+            "SELECT id FROM ",
+            $from,
+            " WHERE tenant = $1 AND id >= $2 AND id <= $7 AND erased = 0",
+            $which,
+            " ORDER BY id LIMIT 1 OFFSET $6"
         )
     };
 }
@@ -40,6 +54,11 @@ pub const ALL: &str = page_of_users!("users", "");
 pub const OF_PLAN: &str = page_of_users!("users INDEXED BY users_by_plan", " AND plan = $4");
 pub const OF_ORG: &str =
     page_of_users!("users INDEXED BY users_by_org", " AND org = $5 AND ($4 IS NULL OR plan = $4)");
+
+pub const NTH: &str = nth_of_users!("users", "");
+pub const NTH_OF_PLAN: &str = nth_of_users!("users INDEXED BY users_by_plan", " AND plan = $4");
+pub const NTH_OF_ORG: &str =
+    nth_of_users!("users INDEXED BY users_by_org", " AND org = $5 AND ($4 IS NULL OR plan = $4)");
 
 pub const TO_MOVE: &str =
     select_users!("users INDEXED BY users_by_change", "changes_at <= $2 ORDER BY changes_at LIMIT $3");
@@ -84,15 +103,45 @@ pub async fn page(
         (Some(_), None) => OF_PLAN,
         (None, None) => ALL,
     };
-    let values = values![
+    let limit = query.limit;
+    each(&connection.rows(text, of_query(tenant, query, limit)).await?, read)
+}
+
+pub async fn nth(
+    connection: &mut impl Sql,
+    tenant: TenantRef,
+    query: UserQuery,
+    nth: u32,
+) -> Result<Option<String>, Failure> {
+    let text = match (&query.plan, &query.org) {
+        (_, Some(_)) => NTH_OF_ORG,
+        (Some(_), None) => NTH_OF_PLAN,
+        (None, None) => NTH,
+    };
+    let rows = connection.rows(text, of_query(tenant, query, nth)).await?;
+    Ok(rows.first().map(|row| get::<&str>(row, 0).map(str::to_owned)).transpose()?)
+}
+
+/// Follows an id before all that are longer: none has a control character in it.
+const NEXT: char = '\u{1}';
+/// No id is longer, and none comes after the last character.
+const LAST: char = '\u{10FFFF}';
+const LONGEST: usize = 256 / LAST.len_utf8();
+
+/// A query's values: ids from `$2` to `$7`, both of them included.
+fn of_query(tenant: TenantRef, query: UserQuery, number: u32) -> Vec<Value> {
+    let last = |prefix: &str| format!("{prefix}{}", LAST.to_string().repeat(LONGEST));
+    let prefix = query.prefix.unwrap_or_default();
+    let (after, upto) = (query.after.map(|after| format!("{after}{NEXT}")), last(&prefix));
+    values![
         tenant.0,
-        query.after.unwrap_or_default(),
+        after.unwrap_or_default().max(prefix),
         query.contains.filter(|part| !part.is_empty()),
         query.plan.map(|plan| plan.shared()),
         query.org.map(|org| org.shared()),
-        query.limit
-    ];
-    each(&connection.rows(text, values).await?, read)
+        number,
+        query.upto.map_or(upto.clone(), |other| other.min(upto))
+    ]
 }
 
 pub fn read(row: &impl Columns) -> Result<User, LedgerError> {

@@ -1,7 +1,8 @@
 //! The outbox of webhooks.
 
 use super::read::named;
-use super::{Columns, Failure, Sql, conditions, each, get, orgs, records, users, values};
+use super::records::refuse_deleted;
+use super::{Columns, Failure, Sql, audit, conditions, each, get, orgs, records, users, values};
 use crate::domain::charge::TenantRef;
 use crate::domain::ids::{HoldId, UserId};
 use crate::domain::plan::Scope;
@@ -23,6 +24,7 @@ impl Write {
             Self::Org(org, _) => Changed::org(tenant, org.id.as_str()),
             Self::Record(record) => Changed::record(Some(tenant), record.kind, &record.id),
             Self::Condition(condition, _) => Changed::record(Some(tenant), RecordKind::Pool, &condition.pool),
+            Self::Note(..) => return Vec::new(),
         }]
     }
 }
@@ -42,6 +44,12 @@ pub async fn write_and_tell(
         Write::Record(record) => records::put(connection, Some(tenant), record).await,
         Write::Condition(condition, noted) => {
             conditions::put(connection, tenant, condition, noted.as_ref()).await
+        }
+        Write::Note(note, written) => {
+            refuse_deleted(connection, tenant.0).await?;
+            audit::note(connection, tenant, note, written).await?;
+            // Whoever follows the writes counts this one, too.
+            audit::next_revision(connection).await.map(drop)
         }
     }
 }
@@ -109,7 +117,7 @@ pub async fn tell_doubts(
     told: &ToldDoubts,
 ) -> Result<(), Failure> {
     let ToldDoubts { after, upto, messages } = told;
-    records::refuse_deleted(connection, tenant.0).await?;
+    refuse_deleted(connection, tenant.0).await?;
     let hold = |key: &DoubtKey| key.hold.0.to_be_bytes();
     let written = match after {
         None => {

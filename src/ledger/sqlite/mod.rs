@@ -202,6 +202,10 @@ impl Ledger for SqliteLedger {
         self.read(move |c| users::page(c, tenant, query).boxed()).boxed()
     }
 
+    fn nth_user(&self, tenant: TenantRef, query: UserQuery, nth: u32) -> Answer<'_, Option<String>> {
+        self.read(move |c| users::nth(c, tenant, query, nth).boxed()).boxed()
+    }
+
     fn put_user(&self, tenant: TenantRef, user: User, written: Written) -> Answer<'_, ()> {
         let changed = vec![Changed::user(tenant, user.id.as_str())];
         self.administer(changed, move |c| async move { users::put(c, tenant, &user, &written).await }.boxed())

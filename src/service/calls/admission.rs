@@ -83,7 +83,9 @@ impl Service {
             },
             Err(error) => Err(error),
         };
-        self.outage.noted(Operation::Check, told)
+        let told = self.outage.noted(Operation::Check, told);
+        self.outage.met(tenant, &told);
+        told
     }
 
     /// Decides, and counts a refusal and what another limiter decided.

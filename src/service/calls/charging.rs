@@ -191,35 +191,65 @@ impl<'a> Subject<'a> {
         }
     }
 
+    /// Every limit of a pool, as asked by an empty call of any kind.
+    pub fn add_whole_pool(&self, charging: &mut Charging<'a>, entry: &'a PoolEntry) {
+        let mut call = Call {
+            model: None,
+            feature: None,
+            bulk: false,
+            input_tokens: 0,
+            least_output: 0,
+            prices: Prices::default(),
+            amounts: &mut Vec::new(),
+        };
+        let account = charging.account(self.pool_key(&entry.pool.id), true);
+        for index in 0..entry.filters.len() {
+            self.add_pool_limit(charging, (entry, index), account, &mut call);
+        }
+        self.add_ramp(charging, entry, account, &mut call);
+    }
+
     fn add_pool(&self, charging: &mut Charging<'a>, entry: &'a PoolEntry, call: &mut Call<'_>) {
-        let pool = &entry.pool;
-        let account = charging.account(self.pool_key(&pool.id), true);
-        let (share, bulk) = (pool.interactive_share, call.bulk);
-        let kept = |ceiling| if bulk { share.of_rounded_up(ceiling) } else { 0 };
-        for (index, ((limit, cell), filter)) in entry.limits().zip(&entry.filters).enumerate() {
-            if !filter.matches(call.model, call.feature) {
-                continue;
+        let account = charging.account(self.pool_key(&entry.pool.id), true);
+        for (index, filter) in entry.filters.iter().enumerate() {
+            if filter.matches(call.model, call.feature) {
+                self.add_pool_limit(charging, (entry, index), account, call);
             }
-            let mut charge = self.pool_charge(pool, limit, *cell, account, call);
-            let least = charge.demand.amount(call.least_output);
-            let fits = |stock| least.saturating_add(kept(stock)) <= stock;
-            if let Some((figures, earlier, to_come)) = entry.bucket(index, self.now, fits) {
-                (charge.figures, charge.earlier, charge.to_come) = (figures, earlier, to_come);
-            }
-            if let Some(figures) = entry.rolling(index, self.now, fits) {
-                charge.figures = figures;
-            }
-            charge.keep = kept(charge.figures.ceiling());
-            charging.push(limit, self.zone_of(&self.source(Scope::Pool), limit), charge);
         }
-        if let (Some((limit, cell)), Some(allowed)) = (&entry.ramp, entry.ramp_allows(self.now)) {
-            let mut charge = self.pool_charge(pool, limit, *cell, account, call);
-            if let Figures::Rolling { limit, .. } = &mut charge.figures {
-                *limit = allowed;
-            }
-            charge.keep = kept(allowed);
-            charging.push(limit, None, charge);
+        self.add_ramp(charging, entry, account, call);
+    }
+
+    fn add_pool_limit(
+        &self,
+        charging: &mut Charging<'a>,
+        (entry, index): (&'a PoolEntry, usize),
+        account: u8,
+        call: &mut Call<'_>,
+    ) {
+        let (pool, limit, cell) = (&entry.pool, &entry.pool.limits[index].limit, entry.cells[index]);
+        let bulk = call.bulk;
+        let kept = |ceiling| kept_for_interactive(pool, bulk, ceiling);
+        let mut charge = self.pool_charge(pool, limit, cell, account, call);
+        let least = charge.demand.amount(call.least_output);
+        let fits = |stock| least.saturating_add(kept(stock)) <= stock;
+        if let Some((figures, earlier, to_come)) = entry.bucket(index, self.now, fits) {
+            (charge.figures, charge.earlier, charge.to_come) = (figures, earlier, to_come);
         }
+        if let Some(figures) = entry.rolling(index, self.now, fits) {
+            charge.figures = figures;
+        }
+        charge.keep = kept(charge.figures.ceiling());
+        charging.push(limit, self.zone_of(&self.source(Scope::Pool), limit), charge);
+    }
+
+    fn add_ramp(&self, charging: &mut Charging<'a>, entry: &'a PoolEntry, account: u8, call: &mut Call<'_>) {
+        let (Some((limit, cell)), Some(allowed)) = (&entry.ramp, entry.ramp_allows(self.now)) else { return };
+        let mut charge = self.pool_charge(&entry.pool, limit, *cell, account, call);
+        if let Figures::Rolling { limit, .. } = &mut charge.figures {
+            *limit = allowed;
+        }
+        charge.keep = kept_for_interactive(&entry.pool, call.bulk, allowed);
+        charging.push(limit, None, charge);
     }
 
     fn pool_charge(
@@ -387,6 +417,11 @@ impl Catalog {
         best.map(|(_, entry)| entry)
             .or_else(|| self.pools.iter().find(|entry| entry.pool.id.as_str() == "default"))
     }
+}
+
+/// What calls of the bulk lane leave for the interactive one.
+fn kept_for_interactive(pool: &Pool, bulk: bool, ceiling: u64) -> u64 {
+    if bulk { pool.interactive_share.of_rounded_up(ceiling) } else { 0 }
 }
 
 /// What a call takes from a limit, on which meter.

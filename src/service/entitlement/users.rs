@@ -17,6 +17,8 @@ use crate::service::tenancy::registry::Registry;
 /// Writers of one user at a time that are waited for before giving up.
 pub(super) const TRIES: usize = 16;
 const SIGNAL_MAX: usize = 256;
+/// Ids that one page of a search looks at.
+const SEARCHED: u32 = 50_000;
 
 /// A field of a change: left as it is, taken away, or set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,8 +114,8 @@ pub(in crate::service) enum Outcome<T> {
 #[derive(Debug)]
 pub struct UserPage {
     pub users: Vec<Profile>,
-    /// Whether there are more after the last one.
-    pub more: bool,
+    /// After which the next page begins; `None`: there is none.
+    pub next: Option<UserId>,
 }
 
 impl Registry {
@@ -124,11 +126,24 @@ impl Registry {
         query: UserQuery,
     ) -> Result<UserPage, ServiceError> {
         let limit = query.limit as usize;
-        let one_more = UserQuery { limit: query.limit.saturating_add(1), ..query };
+        // A search that finds little ends there all the same, and goes on with the next page.
+        let searches = query.contains.as_ref().is_some_and(|part| !part.is_empty());
+        let searched = match searches {
+            true => self.ledger.nth_user(tenant.number, query.clone(), SEARCHED - 1).await?,
+            false => None,
+        };
+        let one_more = UserQuery {
+            limit: query.limit.saturating_add(1),
+            upto: searched.clone().or(query.upto),
+            ..query
+        };
         let mut users = self.ledger.users(tenant.number, one_more).await?;
         let more = users.len() > limit;
         users.truncate(limit);
-        Ok(UserPage { users: users.into_iter().map(Profile::of).collect(), more })
+        let last = users.last().filter(|_| more).map(|user| user.id.as_str().to_owned());
+        let next = last.or(searched).map(|id| UserId::parse(&id)).transpose();
+        let next = next.map_err(|error| ServiceError::Corrupt(format!("a user's id: {error}")))?;
+        Ok(UserPage { users: users.into_iter().map(Profile::of).collect(), next })
     }
 
     /// The record's part of [`Service::put_user`](crate::service::Service::put_user),

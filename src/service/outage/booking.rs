@@ -60,7 +60,10 @@ impl Service {
             self.book_all().await
         };
         match booked.await {
-            Ok(()) => self.outage.ended(),
+            Ok(()) => {
+                let met = self.outage.ended();
+                self.tell_of_outage(met).await;
+            }
             Err(error) => self.outage.missed(Operation::Book, &error),
         }
     }

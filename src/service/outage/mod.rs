@@ -11,6 +11,7 @@ mod admitting;
 mod booking;
 mod ending;
 mod journal;
+mod told;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
@@ -28,6 +29,7 @@ use crate::domain::hold::{Hold, RequestMark};
 use crate::domain::ids::{HoldId, UserId};
 use crate::domain::time::Millis;
 use journal::{Entry, Journal, Told};
+use told::MetBy;
 
 const MINUTE_MS: i64 = 60_000;
 /// Calls that may wait to be booked.
@@ -88,6 +90,8 @@ struct State {
     /// When the store was last missed first, and how many were admitted and
     /// refused until then.
     since: Option<(Instant, u64, u64)>,
+    /// Tenants whose checks missed it.
+    met: MetBy,
     pending: Map<HoldKey, Pending>,
     /// In the order in which they were admitted; what is not pending any more
     /// may still be among them.
@@ -212,13 +216,14 @@ impl Outage {
         self.work.notify_one();
     }
 
-    /// The store is back and all is booked.
-    fn ended(&self) {
+    /// The store is back and all is booked; the answer says who had missed it.
+    fn ended(&self) -> MetBy {
         if !self.is_away.swap(false, SeqCst) {
-            return;
+            return MetBy::default();
         }
         let mut state = self.state.lock();
         state.tried.clear();
+        let met = std::mem::take(&mut state.met);
         let (since, admitted, refused) = state.since.take().unwrap_or((Instant::now(), 0, 0));
         drop(state);
         tracing::warn!(
@@ -227,6 +232,7 @@ impl Outage {
             refused = self.refusals.load(Relaxed) - refused,
             "the outage is over: the store is back, what was admitted without it is booked"
         );
+        met
     }
 
     /// Whether anything waits to be booked.

@@ -9,9 +9,15 @@ use crate::domain::ids::{Name, UserId};
 use crate::domain::plan::{Enforce, Limit, Scope};
 use crate::domain::step::Probe;
 use crate::domain::time::Millis;
-use crate::service::calls::charging::{Charging, Subject};
+use crate::service::calls::charging::Charging;
 use crate::service::entitlement::terms::Terms;
-use crate::service::{CallState, QuotaState, QuotaView, Service, ServiceError, Tenant, Upcoming};
+use crate::service::{CallState, PoolEntry, QuotaState, QuotaView, Service, ServiceError, Tenant, Upcoming};
+
+/// Pools that the engine is asked of at once: a step knows fewer than 256 accounts.
+const POOLS_AT_ONCE: usize = 128;
+
+/// Where each limit of a pool stands, and what that means for the next call.
+pub type PoolLoad = Vec<(LimitRow, QuotaState)>;
 
 impl Service {
     /// The limits of a user, the org and the tenant, as they stand now. Reading
@@ -24,7 +30,7 @@ impl Service {
         let subject = party.subject(tenant, &catalog, account, now)?.ok_or(ServiceError::UnknownUser)?;
         let scopes = [Scope::User, Scope::Org, Scope::Tenant];
         let Standing { limits, state, next_call_at, next_lease_end } =
-            self.standing_of(&subject, &scopes).await?;
+            self.standing_of(&subject.all_limits(&scopes), now).await?;
         let version = subject.version();
         Ok(QuotaView {
             plan: Some(version.named()),
@@ -46,13 +52,12 @@ impl Service {
     /// default plan.
     pub async fn org_quota(&self, tenant: &Tenant, org: &Name) -> Result<QuotaView, ServiceError> {
         let now = tenant.now();
-        // Stands for whoever calls: limits of orgs are the same for all of them.
-        let nobody = UserId::parse("anybody").map_err(|error| ServiceError::Corrupt(error.to_string()))?;
+        let nobody = nobody()?;
         let party = self.party_of(tenant, &nobody, Arc::default(), Some(org.clone())).await?;
         let catalog = tenant.catalog();
         let subject = party.subject_or(&self.no_plan, tenant, &catalog, &nobody, now)?;
         let Standing { limits, state, next_call_at, next_lease_end } =
-            self.standing_of(&subject, &[Scope::Org]).await?;
+            self.standing_of(&subject.all_limits(&[Scope::Org]), now).await?;
         let own = subject.org.as_ref().and_then(|side| side.terms.as_ref());
         let version = own.map_or(subject.version(), Terms::version);
         Ok(QuotaView {
@@ -71,18 +76,54 @@ impl Service {
         })
     }
 
-    async fn standing_of(&self, subject: &Subject<'_>, scopes: &[Scope]) -> Result<Standing, ServiceError> {
-        let now = subject.now;
-        let charging = subject.all_limits(scopes);
+    /// How full every limit of those pools is at this moment, all by one look at the
+    /// engine: each pool's in its sheet's order, the one of its ramp last. Nothing is
+    /// counted of a pool that is for planning only.
+    ///
+    /// # Errors
+    /// `StoreUnavailable`: the engine does not say.
+    pub async fn pool_loads(
+        &self,
+        tenant: &Tenant,
+        pools: &[&PoolEntry],
+    ) -> Result<Vec<PoolLoad>, ServiceError> {
+        let now = tenant.now();
+        let nobody = nobody()?;
+        let party = self.party_of(tenant, &nobody, Arc::default(), None).await?;
+        let catalog = tenant.catalog();
+        let subject = party.subject_or(&self.no_plan, tenant, &catalog, &nobody, now)?;
+        let mut loads = Vec::with_capacity(pools.len());
+        for pools in pools.chunks(POOLS_AT_ONCE) {
+            let mut charging = Charging::default();
+            let mut sizes = Vec::with_capacity(pools.len());
+            for pool in pools {
+                let before = charging.limits.len();
+                if pool.pool.enforced {
+                    subject.add_whole_pool(&mut charging, pool);
+                }
+                sizes.push(charging.limits.len() - before);
+            }
+            let mut rows = self.standing_of(&charging, now).await?.limits.into_iter();
+            loads.extend(sizes.into_iter().map(|size| rows.by_ref().take(size).collect::<PoolLoad>()));
+        }
+        Ok(loads)
+    }
+
+    async fn standing_of(&self, charging: &Charging<'_>, now: Millis) -> Result<Standing, ServiceError> {
         // Each limit by itself: would a call of one request and one token pass?
         let one = |charge: &Charge| Charge { demand: Demand::fixed(1), ..charge.clone() };
         let charges: Vec<Charge> = charging.charges.iter().map(one).collect();
         let (probes, next_lease_end) = self.probe_with_leases(&charging.accounts, &charges, now).await?;
         let limits: Vec<(LimitRow, QuotaState)> =
-            (0..probes.len()).map(|index| row(&charging, index, &probes[index], now)).collect();
+            (0..probes.len()).map(|index| row(charging, index, &probes[index], now)).collect();
         let (state, next_call_at) = overall(&charging.limits, &limits);
         Ok(Standing { limits, state, next_call_at, next_lease_end })
     }
+}
+
+/// Stands for whoever calls: limits of orgs and pools are the same for all of them.
+fn nobody() -> Result<UserId, ServiceError> {
+    UserId::parse("anybody").map_err(|error| ServiceError::Corrupt(error.to_string()))
 }
 
 /// Where limits stand, and what that means for the next call.

@@ -167,12 +167,13 @@ impl PlanPut {
 }
 
 impl PoolEntry {
-    /// The pool with `version`, `effective_at` and its `condition`.
+    /// The pool with `version`, `effective_at`, its `condition` and `pauses`.
     pub fn to_json(&self, now: Millis) -> Value {
         let mut body = self.pool.to_json();
         body["version"] = self.version.into();
         body["effective_at"] = self.effective_at.to_string().into();
         body["condition"] = self.condition_json(now);
+        body["pauses"] = self.waited_json();
         body
     }
 }

@@ -155,6 +155,9 @@ impl Ledger for FakeLedger {
             Ok(users)
         })
     }
+    fn nth_user(&self, _: TenantRef, _: UserQuery, _: u32) -> Answer<'_, Option<String>> {
+        unreachable!("no test searches")
+    }
     fn put_users(&self, _: TenantRef, _: Vec<(User, User)>, _: Written) -> Answer<'_, ()> {
         unreachable!("no test changes many")
     }

@@ -223,7 +223,12 @@ async fn capacity_is_checked_against_the_shipped_pool() {
     let tenant = bench.tenant("shop").await;
     let ask = |body: Value| {
         let question = read(&body, CapacityQuestion::read).map_err(ServiceError::Invalid)?;
-        bench.registry.check_capacity(&tenant, question.pool.as_ref(), &question.active.unwrap_or_default())
+        bench.registry.check_capacity(
+            &tenant,
+            question.pool.as_ref(),
+            &question.active.unwrap_or_default(),
+            &[],
+        )
     };
     let report = ask(json!({"active": {"free": 60, "standard": 20, "pro": 5}})).unwrap();
     let output = report.meters.iter().find(|row| row.meter == "output_tokens").unwrap();

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use serde_json::{Value, json};
 
 use crate::domain::capacity::{self, MeterReport, Report};
-use crate::domain::document::{Fault, Node};
+use crate::domain::document::{Fault, Node, Reader};
 use crate::domain::ids::Name;
 use crate::domain::plan::{Pool, Sheet};
 use crate::service::Service;
@@ -30,19 +30,36 @@ pub struct CapacityQuestion {
     pub active: Option<Active>,
     /// `None`: the pool `default`.
     pub pool: Option<Name>,
+    /// Sheets to be tried: in place of the plans' own, or beside them.
+    pub plans: Vec<Sheet>,
 }
 
 impl CapacityQuestion {
-    /// Reads `{"active":{"free":60,...},"pool"}`.
+    /// Reads `{"active":{"free":60,...},"pool","plans":{"free":{...},...}}`.
     pub fn read(node: &Node<'_>) -> Result<Self, Vec<Fault>> {
         node.read(|fields| {
             let active = match fields.has("active") {
                 true => Some(capacity::read_active(fields)?),
                 false => None,
             };
-            Some(Self { active, pool: fields.optional("pool").parsed(Name::parse) })
+            let plans = if fields.has("plans") { read_plans(fields)? } else { Vec::new() };
+            Some(Self { active, pool: fields.optional("pool").parsed(Name::parse), plans })
         })
     }
+}
+
+/// Sheets by the ids of their plans, each as it would be put.
+fn read_plans(fields: &mut Reader<'_, '_>) -> Option<Vec<Sheet>> {
+    fields.required("plans").table(|plans| {
+        let mut sheets = Vec::new();
+        for plan in plans.names() {
+            match Name::parse(plan) {
+                Ok(id) => sheets.extend(plans.required(plan).table(|sheet| Sheet::fields(sheet, Some(&id)))),
+                Err(error) => plans.required(plan).fault(format!("is no plan: the name {error}")),
+            }
+        }
+        Some(sheets)
+    })
 }
 
 /// A meter of a pool for which a change leaves too little.
@@ -78,7 +95,8 @@ impl PushedOver {
 }
 
 impl Registry {
-    /// Holds the tenant's plans against one of its pools, enforced or not.
+    /// Holds the tenant's plans, some of them as `tried`, against one of its pools, enforced or
+    /// not.
     ///
     /// # Errors
     /// `Invalid` for a plan or pool that the tenant does not have.
@@ -87,13 +105,16 @@ impl Registry {
         tenant: &Tenant,
         pool: Option<&Name>,
         active: &[(Name, u64)],
+        tried: &[Sheet],
     ) -> Result<Report, ServiceError> {
         let catalog = tenant.catalog();
         let name = pool.map_or(DEFAULT_POOL, Name::as_str);
         let entry = catalog.pools.iter().find(|entry| entry.pool.id.as_str() == name);
         let entry = entry.ok_or_else(|| ServiceError::invalid("/pool", format!("is not there: {name}")))?;
         let now = tenant.now();
-        let sheets = catalog.plans.values().map(|plan| &plan.current(now).sheet);
+        let known = catalog.plans.values().map(|plan| &plan.current(now).sheet);
+        let is_tried = |sheet: &&Sheet| tried.iter().any(|other| other.id == sheet.id);
+        let sheets = known.filter(|sheet| !is_tried(sheet)).chain(tried);
         capacity::check(sheets, &entry.pool, active).map_err(ServiceError::Invalid)
     }
 
@@ -121,7 +142,7 @@ impl Service {
             Some(active) => active.clone(),
             None => self.measured_peak(tenant).await?,
         };
-        Ok((self.registry.check_capacity(tenant, pool, &active)?, measured))
+        Ok((self.registry.check_capacity(tenant, pool, &active, &question.plans)?, measured))
     }
 
     async fn measured_peak(&self, tenant: &Tenant) -> Result<Active, ServiceError> {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use crate::domain::charge::{CellId, Earlier, FigureStep, Figures};
-use crate::domain::condition::{Brake, Condition, Pause, PauseKind, Peaks, Turns};
+use crate::domain::condition::{Brake, Condition, Pause, PauseKind, Peaks, Turns, Waited};
 use crate::domain::ids::Name;
 use crate::domain::plan::{Limit, Rule};
 use crate::domain::quantity::Ppm;
@@ -111,6 +111,19 @@ impl PoolEntry {
             "rate": condition.share(now).as_f64(),
             "ramp": self.ramp_allows(now),
         })
+    }
+
+    /// What held the pool's callers back of late, the latest first.
+    pub fn waited_json(&self) -> Value {
+        let of = |wait: &Waited| {
+            json!({
+                "kind": wait.kind.as_str(),
+                "from": wait.from.to_string(),
+                "until": wait.until.to_string(),
+                "times": wait.times,
+            })
+        };
+        self.condition().waited().latest_first().map(of).collect()
     }
 
     /// The figures of the pool's bucket at `index` now, with those that held

@@ -56,6 +56,37 @@ async fn the_shipped_sheets_fit_the_shipped_pool_and_a_larger_free_sheet_does_no
 }
 
 #[tokio::test]
+async fn other_rates_are_tried_and_saved_nowhere() {
+    let t = two_plans().await;
+    let sheet = |plan: &str, rate: u64| {
+        let mut sheet = Sheet::named(plan).ob(rate, rate).json();
+        sheet.as_object_mut().unwrap().remove("reason");
+        sheet
+    };
+    let demand = |report: &Value| output_line(report)["demand"].clone();
+    let active = json!({"small": 2, "large": 3});
+    let asked = t.capacity(&json!({"active": active})).await.ok();
+    assert_eq!(demand(&asked), 3_200);
+    let tried = json!({"active": active, "plans": {"large": sheet("large", 500)}});
+    assert_eq!(demand(&t.capacity(&tried).await.ok()), 1_700);
+    // One that is not there yet, too.
+    let tried = json!({"active": {"small": 2, "new": 7}, "plans": {"new": sheet("new", 10)}});
+    assert_eq!(demand(&t.capacity(&tried).await.ok()), 270);
+    assert_eq!(demand(&t.capacity(&json!({"active": active})).await.ok()), 3_200, "nothing was saved");
+    let mut wrong = sheet("large", 500);
+    wrong["limits"][0]["capacity"] = json!(-1);
+    let reply =
+        t.capacity(&json!({"plans": {"large": wrong, "a b": {}}})).await.refused(400, "invalid_request");
+    let pointers: Vec<&str> = reply.body["errors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|error| error["pointer"].as_str())
+        .collect();
+    assert_eq!(pointers, ["/plans/a b", "/plans/large/limits/0/capacity"], "{}", reply.text);
+}
+
+#[tokio::test]
 async fn odd_questions_about_capacity_are_refused() {
     let t = Tenant::with(Sheet::new().dr(5)).await;
     for body in [

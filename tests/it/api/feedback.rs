@@ -391,3 +391,25 @@ async fn a_check_that_waits_goes_through_when_the_pause_is_over_or_is_told_at_on
     tell(&t, json!({"status": 402})).await;
     t.check(ask(60_000)).await.refused(429, "upstream_paused");
 }
+
+#[tokio::test]
+async fn past_pauses_are_told_with_their_beginnings_and_ends() {
+    let t = with_pool(wide()).await;
+    refused_by_vendor(&t, json!({"retry-after": "20"})).await;
+    t.pass(600_000).await;
+    let body = json!({"error": {"type": "insufficient_quota", "code": "insufficient_quota", "message": ""}});
+    tell(&t, json!({"status": 429, "headers": {}, "body": body})).await;
+    t.pass(60_000).await;
+    t.post("/v1/admin/pools/default/open", &json!({"reason": "paid"})).await.ok();
+    let told = json!([
+        {"kind": "closure", "from": "2026-03-10T12:10:00.000Z", "until": "2026-03-10T12:11:00.000Z", "times": 1},
+        {"kind": "pause", "from": "2026-03-10T12:00:00.000Z", "until": "2026-03-10T12:00:20.000Z", "times": 1},
+    ]);
+    // Bulk calls were held back meanwhile, too.
+    let of_all = |mut pool: Value| {
+        pool["pauses"].as_array_mut().unwrap().retain(|wait| wait["kind"] != "brake");
+        pool["pauses"].take()
+    };
+    assert_eq!(of_all(t.get("/v1/admin/pools/default").await.ok()), told);
+    assert_eq!(of_all(t.get("/v1/admin/pools").await.ok()["data"][0].take()), told);
+}

@@ -258,3 +258,40 @@ async fn a_pools_bucket_ran_by_each_version_for_as_long_as_it_held() {
         assert_eq!(row["remaining"], 5000 + 10 + 100 + 200 + 100, "eager {eager}: {row}");
     }
 }
+
+#[tokio::test]
+async fn how_full_a_pool_is_is_told_with_it() {
+    let t = Tenant::with(Sheet::new()).await;
+    let sheet = PoolSheet::new("default", &["*"]).requests(10, 6).output_tokens(1000, 600);
+    t.pool(&sheet).await;
+    let planned = PoolSheet::new("planned", &["other"]).requests(5, 5).field("enforced", json!(false));
+    t.pool(&planned).await;
+    let untouched = t.get("/v1/admin/pools/default").await.ok();
+    assert_has(&untouched["load"][0], &json!({"name": "pool_requests", "limit": 10, "remaining": 10}));
+    t.ask("u", 5, 100).await.ok();
+    let of = |pool: Value| pool["load"].clone();
+    let load = of(t.get("/v1/admin/pools/default").await.ok());
+    assert_has(
+        &load[0],
+        &json!({"scope": "pool", "kind": "bucket", "meter": "requests", "limit": 10, "remaining": 9,
+                "refill_per_minute": 6, "full_at": "2026-03-10T12:00:10.000Z", "state": "ok"}),
+    );
+    assert_has(&load[1], &json!({"name": "pool_output", "remaining": 900, "held": 100}));
+    assert_eq!(load.as_array().map(Vec::len), Some(2), "{load}");
+    let list = t.get("/v1/admin/pools").await.ok();
+    assert_eq!(of(list["data"][0].clone()), load);
+    assert_eq!(of(list["data"][1].clone()), Value::Null, "nothing is counted where it is for planning only");
+    for _ in 0..9 {
+        t.ask("u", 5, 0).await.ok();
+    }
+    let load = of(t.get("/v1/admin/pools/default").await.ok());
+    assert_has(
+        &load[0],
+        &json!({"remaining": 0, "state": "waiting", "next_call_at": "2026-03-10T12:00:10.000Z"}),
+    );
+    // A limit of some models only is full for them, and told too.
+    let narrow = json!({"name": "opus_only", "kind": "slots", "limit": 3, "models": ["opus"]});
+    t.pool(&sheet.limit(narrow)).await;
+    let load = of(t.get("/v1/admin/pools/default").await.ok());
+    assert_has(&load[2], &json!({"name": "opus_only", "kind": "slots", "in_use": 0, "remaining": 3}));
+}

@@ -176,7 +176,10 @@ async fn ask_everything(ledger: &PostgresLedger) {
     ledger.usage(TENANT, Group::User, 20_000..21_000).await.unwrap();
     ledger.user(TENANT, user("u_1")).await.unwrap();
     for (plan, org) in [(None, None), (Some(name("free")), None), (None, Some(name("acme")))] {
-        ledger.users(TENANT, UserQuery { plan, org, limit: 10, ..UserQuery::default() }).await.unwrap();
+        let query = UserQuery { plan, org, limit: 10, ..UserQuery::default() };
+        ledger.nth_user(TENANT, query.clone(), 1).await.unwrap();
+        ledger.users(TENANT, UserQuery { prefix: Some("u_".into()), ..query.clone() }).await.unwrap();
+        ledger.users(TENANT, query).await.unwrap();
     }
     ledger.users_to_move(TENANT, at(0), 10).await.unwrap();
     ledger.erased_due(TENANT, at(0), 10).await.unwrap();

@@ -81,10 +81,10 @@ async fn no_query_reads_a_whole_table() {
         ),
         (totals::USAGE, &["day_totals USING PRIMARY KEY (tenant=? AND kind=? AND start>? AND start<?)"]),
         (users::USER, &["users USING PRIMARY KEY (tenant=? AND id=?)"]),
-        (users::ALL, &["users USING PRIMARY KEY (tenant=? AND id>?)"]),
+        (users::ALL, &["users USING PRIMARY KEY (tenant=? AND id>? AND id<?)"]),
         (users::ERASED_DUE, &["users_erased (tenant=? AND look_at<?)"]),
-        (users::OF_PLAN, &["users_by_plan (tenant=? AND plan=? AND id>?)"]),
-        (users::OF_ORG, &["users_by_org (tenant=? AND org=? AND id>?)"]),
+        (users::OF_PLAN, &["users_by_plan (tenant=? AND plan=? AND id>? AND id<?)"]),
+        (users::OF_ORG, &["users_by_org (tenant=? AND org=? AND id>? AND id<?)"]),
         (records::NEWEST_RECORDS, &["(tenant=?)", "(tenant=? AND kind=? AND id=?)"]),
         (records::VERSIONS, &["(tenant=? AND kind=? AND id=?)"]),
     ];
@@ -100,6 +100,20 @@ async fn no_query_reads_a_whole_table() {
         for part in expected {
             assert!(plan.contains(part), "{part} is not in the plan of {query}\n{plan}");
         }
+    }
+}
+
+#[tokio::test]
+async fn ids_are_counted_along_an_index() {
+    let dir = Dir::new();
+    dir.open().await;
+    for (query, expected) in [
+        (users::NTH, "users USING PRIMARY KEY (tenant=? AND id>? AND id<?)"),
+        (users::NTH_OF_PLAN, "users_by_plan (tenant=? AND plan=? AND id>? AND id<?)"),
+        (users::NTH_OF_ORG, "users_by_org (tenant=? AND org=? AND id>? AND id<?)"),
+    ] {
+        let plan = plan(&dir, query).await;
+        assert!(plan.contains(expected) && !plan.contains("TEMP B-TREE"), "{query}\n{plan}");
     }
 }
 

@@ -268,7 +268,7 @@ impl Service {
 }
 
 fn every_user() -> UserQuery {
-    UserQuery { after: None, contains: None, plan: None, org: None, limit: AT_ONCE as u32 }
+    UserQuery { limit: AT_ONCE as u32, ..UserQuery::default() }
 }
 
 /// Users, page by page.

@@ -157,8 +157,7 @@ impl Service {
         let mut least: BinaryHeap<(u64, UserId)> = BinaryHeap::with_capacity(some + 1);
         let (mut all, mut after) = (0, None);
         loop {
-            let query =
-                UserQuery { after, contains: None, plan: Some(plan.clone()), org: None, limit: AT_ONCE };
+            let query = UserQuery { after, plan: Some(plan.clone()), limit: AT_ONCE, ..UserQuery::default() };
             let page = self.ledger.users(tenant.number, query).await?;
             after = page.last().map(|user| user.id.to_string());
             all += page.len() as u64;

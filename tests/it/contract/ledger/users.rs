@@ -158,6 +158,13 @@ pub async fn odd_user_ids_are_told_apart_byte_for_byte(room: impl Room) {
         let query = UserQuery { contains: Some(part.into()), ..first(1000) };
         let expected: Vec<&str> = odd.iter().filter(|id| id.contains(part)).copied().collect();
         assert_eq!(ids(&*ledger, query).await, expected, "containing {part:?}");
+        let query = UserQuery { prefix: Some(part.into()), ..first(1000) };
+        let expected: Vec<&str> = odd.iter().filter(|id| id.starts_with(part)).copied().collect();
+        assert_eq!(ids(&*ledger, query).await, expected, "beginning with {part:?}");
+    }
+    for (id, longer) in odd.iter().zip(&odd[1..]) {
+        let query = UserQuery { after: Some((*id).to_owned()), ..first(1) };
+        assert_eq!(ids(&*ledger, query).await, [*longer], "after {id:?}");
     }
 }
 
@@ -202,6 +209,7 @@ pub async fn users_are_filtered_by_plan_org_and_part_of_the_id(room: impl Room) 
             plan: plan.map(name),
             org: org.map(name),
             limit: 10,
+            ..UserQuery::default()
         };
         ids(&*ledger, query).await
     };
@@ -211,6 +219,21 @@ pub async fn users_are_filtered_by_plan_org_and_part_of_the_id(room: impl Room) 
     assert_eq!(find(Some("pro"), Some("acme"), Some("b"), None).await, ["b3"]);
     assert_eq!(find(Some("pro"), None, None, Some("a2")).await, ["b1", "b3"]);
     assert_eq!(find(None, None, Some("2"), None).await, ["a2", "b2"]);
+    let begins = |prefix: &str, after: Option<&str>, upto: Option<&str>| UserQuery {
+        prefix: Some(prefix.into()),
+        after: after.map(str::to_owned),
+        upto: upto.map(str::to_owned),
+        ..first(10)
+    };
+    assert_eq!(ids(&*ledger, begins("b", None, None)).await, ["b1", "b2", "b3"]);
+    assert_eq!(ids(&*ledger, begins("b", Some("b1"), None)).await, ["b2", "b3"]);
+    assert_eq!(ids(&*ledger, begins("b", Some("a2"), Some("b2"))).await, ["b1", "b2"]);
+    assert_eq!(ids(&*ledger, begins("", None, Some("a2"))).await, ["a1", "a2"]);
+    assert_eq!(ids(&*ledger, begins("B", None, None)).await, [""; 0]);
+    assert_eq!(ledger.nth_user(TENANT, first(0), 2).await.unwrap().as_deref(), Some("b1"));
+    let of_pro = UserQuery { plan: Some(name("pro")), contains: Some("x".into()), ..begins("b", None, None) };
+    assert_eq!(ledger.nth_user(TENANT, of_pro.clone(), 1).await.unwrap().as_deref(), Some("b3"));
+    assert_eq!(ledger.nth_user(TENANT, of_pro, 2).await.unwrap(), None);
     // A user who changes plan leaves the old list.
     put(&*ledger, [User { version: 2, ..make("a2", "free", None) }]).await;
     assert_eq!(find(Some("pro"), None, None, None).await, ["b1", "b3"]);

@@ -100,6 +100,15 @@ async fn a_few_calls_of_each_user_are_admitted_and_booked_when_the_store_is_back
     assert_eq!((settled(&t, "u").await, settled(&t, "v").await), ((3, 45), (3, 45)));
     assert_eq!(metric(&t, "apportion_degraded").await, 0.0);
     assert!(!t.server.data.join("outage/journal").exists(), "it is booked");
+    let told = loop {
+        let audit = t.get("/v1/admin/audit?target=").await.ok();
+        let rows = audit["data"].as_array().unwrap().clone();
+        if let Some(row) = rows.into_iter().find(|row| row["action"] == "node.degraded") {
+            break row;
+        }
+    };
+    assert_has(&told, &json!({"by": "outage", "at": DAY}));
+    assert_has(&told["after"], &json!({"from": DAY, "until": DAY, "admitted": 6, "refused": 102}));
 }
 
 /// What the ledger has of a user's holds that are settled: how many, and their tokens.
