@@ -82,6 +82,8 @@ pub struct State {
     pub settings: HttpSettings,
     /// `None`: no traces are sent.
     pub tracer: Option<Tracer>,
+    /// Sessions of the console that are over before their time.
+    pub signed_out: console::SignedOut,
 }
 
 impl State {
@@ -96,7 +98,8 @@ impl State {
         registry.register_collector(Box::new(metrics::OfService(service.clone())));
         let spans = tracer.as_ref().map_or_else(Arc::default, Tracer::counts);
         registry.register_collector(Box::new(metrics::OfTraces(spans)));
-        Self { service, metrics: Arc::new(Metrics::new(registry)), settings, tracer }
+        let (metrics, signed_out) = (Arc::new(Metrics::new(registry)), Default::default());
+        Self { service, metrics, settings, tracer, signed_out }
     }
 }
 

@@ -38,11 +38,24 @@ static WIDGET: LazyLock<Script> = LazyLock::new(|| {
     }
 });
 
-/// The script without its indents and comment lines, which no browser needs.
+/// The script without its indents and comments, which no browser needs. A comment behind code
+/// comes after its semicolon.
 fn lean(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let code = lines.filter(|line| !line.starts_with("//") && !line.starts_with("/**"));
-    code.flat_map(|line| [line, "\n"]).collect()
+    let code = code.map(|line| line.split_once("; // ").map_or(line, |(code, _)| code));
+    let mut is_style = false;
+    let code = code.map(|line| {
+        is_style = (is_style || line.starts_with("STYLE.")) && line != "`);";
+        if is_style { lean_style(line) } else { line.to_owned() }
+    });
+    code.flat_map(|line| [line, "\n".into()]).collect()
+}
+
+/// A line of the style sheet without spaces that mean nothing there.
+fn lean_style(line: &str) -> String {
+    let spaced = [": ", "; ", ", ", " {", "{ ", " }"];
+    spaced.iter().fold(line.to_owned(), |line, spaced| line.replace(spaced, spaced.trim()))
 }
 
 /// The custom element `<apportion-quota>`.

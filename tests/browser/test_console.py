@@ -165,11 +165,12 @@ def test_a_user_is_changed_with_the_keyboard_alone(page, service):
     assert not tenant.get("/v1/admin/users/mia")["suspended"]
     page.get_by_role("button", name="Suspend the user").focus()
     page.keyboard.press("Enter")
+    page.wait_for_url("**/console/users/mia?done=saved")
     expect(page.get_by_text("suspended").first).to_be_visible()
     assert tenant.get("/v1/admin/users/mia")["suspended"]
 
 
-def test_what_does_not_fit_is_seen_before_it_happens(page, service):
+def test_what_does_not_fit_is_seen_before_it_happens(page, service, look):
     sign_in(page, service.tenant(NOW), "/console/capacity")
     for plan, active in (("Free", 60), ("Standard", 20), ("Pro", 9)):
         page.get_by_label(f"Active on {plan}").fill(str(active))
@@ -177,6 +178,40 @@ def test_what_does_not_fit_is_seen_before_it_happens(page, service):
     expect(page.get_by_role("status").filter(has_text="It does not fit")).to_contain_text("output tokens")
     row = page.get_by_role("region", name="output tokens by plan").get_by_role("row", name="pro")
     expect(row).to_contain_text("2,444")
+    # With the largest rate that fits it does.
+    page.get_by_text("Try other rates").click()
+    limit = page.get_by_role("group", name="pro output_tokens_per_minute")
+    limit.get_by_label("At once").fill("2444")
+    limit.get_by_label("A minute").fill("2444")
+    look(page, "capacity-rates")
+    page.get_by_role("button", name="Look").click()
+    expect(page.get_by_text("Other rates are tried")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="It does not fit")).to_have_count(0)
+    expect(row).to_contain_text("2,444")
+    look(page, "capacity-tried")
+    limit.get_by_label("A minute").fill("lots")
+    page.get_by_role("button", name="Look").click()
+    expect(limit.get_by_label("A minute")).to_have_attribute("aria-invalid", "true")
+    page.faults.forget("400")
+
+
+def test_a_pause_of_a_pool_is_told_with_its_end(page, service, look):
+    tenant = service.tenant(NOW)
+    pool = {"models": ["*"], "limits": [bucket("requests", "requests", 50, 10), bucket("output", "output_tokens", 9_000, 900)]}
+    tenant.put("/v1/admin/pools/default", pool | {"reason": "test"})
+    tenant.hold("mia", 100, 200)
+    tenant.post("/v1/pools/default/feedback", {"status": 429, "headers": {"retry-after": "20"}})
+    sign_in(page, tenant)
+    filled_in(page)
+    story = page.get_by_role("listitem").filter(has_text="pool default")
+    expect(story).to_contain_text("paused pool default until")
+    full = page.locator(".loads li", has_text="output")
+    expect(full).to_contain_text("8,800 left of 9,000, 200 held")
+    tenant.set_clock("2026-03-10T12:10:00.000Z")
+    page.reload()
+    filled_in(page)
+    expect(story).to_contain_text("paused pool default, over at")
+    look(page, "overview-pause")
 
 
 def test_a_session_that_is_over_leads_to_the_sign_in_and_back(page, service):

@@ -93,7 +93,9 @@ def test_what_used_it_is_shown_by_feature_or_by_model(tenant, show, look):
     rows = part(page, "use").get_by_role("listitem")
     expect(rows).to_have_text(["draw3,000", "chat1,000", "Other500"])
     look(page, "widget-use")
+    # At once, whether anything happens or not.
     element(page).evaluate("e => e.setAttribute('by', 'model')")
+    expect(rows).to_have_text(["sonnet4,000", "Other500"])
     tenant.spend("mia", 1, 0)
     expect(rows).to_have_text(["sonnet4,000", "Other501"])
     element(page).evaluate("e => e.setAttribute('by', 'none')")
@@ -190,6 +192,39 @@ def test_percents_and_hidden_limits_show_no_amount_anywhere(tenant, show, look):
     tenant.spend("mia", 1, 0)
     in_state(page, "exhausted")
     expect(part(page, "notice")).to_contain_text("Used up Back ")
+
+
+def test_shares_come_to_a_hundred_percent(tenant, show):
+    tenant.plan("free", [window("tokens_per_month", "total_tokens", "month", 2_000, visibility="percent")])
+    for feature, tokens in (("chat", 290), ("draw", 355), ("read", 355), ("sing", 0)):
+        tenant.spend("mia", tokens, 0, feature=feature)
+    page = show()
+    page.get_by_text("What used it").click()
+    rows = part(page, "use").get_by_role("listitem")
+    expect(rows).to_have_text(["draw36%", "read35%", "chat29%", "sing0%"])
+
+
+@pytest.mark.parametrize("wait", [{"retry_after_ms": 1e300}, {"resets_at": "soon"}, {"resets_at": "9999-12-31T23:59:59.999Z"}])
+def test_no_refusal_is_too_odd_to_be_shown(tenant, show, wait):
+    tenant.plan("free", [MONTH])
+    page = show()
+    in_state(page, "ok")
+    refuse(page, {"code": "request_rate_exceeded", "retryable": True, **wait})
+    expect(part(page, "notice")).to_contain_text("That was quick")
+
+
+def test_time_is_told_by_the_clock_that_decides(service, product, new_page):
+    tenant = service.tenant(now="2026-03-10T12:00:00.000Z")
+    tenant.settings(cors_origins=[product.origin])
+    tenant.plan("free", [window("requests_per_day", "requests", "day", 1)])
+    tenant.spend("mia")
+    page = new_page(timezone_id="UTC")
+    element_page.put(product, service.url, lambda: tenant.user_token("mia"))
+    page.goto(product.origin)
+    expect(part(page, "notice")).to_contain_text(re.compile("Back .*(11 Mar|Mar 11)"))
+    tenant.set_clock("2026-03-10T23:59:20.000Z")
+    page.reload()
+    expect(part(page, "notice")).to_contain_text(re.compile(r"Back in \d\d seconds"))
 
 
 def test_the_page_chooses_what_is_shown_and_how(tenant, show):

@@ -12,6 +12,7 @@ use super::api::{Fault, List, Target};
 use super::deed::{Change, Deed, Field, Plan};
 use super::figures::{Clock, Count, Markup, Part, escape};
 use super::page::{Shell, show, show_with};
+use super::rates::Rates;
 use super::rows::Pool;
 use super::sheets::Sheet;
 use super::visit::{Shown, Visit};
@@ -116,6 +117,9 @@ struct Page {
     pools: Vec<Pool>,
     chosen: String,
     active: Vec<Active>,
+    rates: Rates,
+    /// What is wrong with the rates and belongs to none of them.
+    rest: Vec<String>,
     is_asked: bool,
     report: Option<Report>,
     fault: Option<Fault>,
@@ -143,9 +147,10 @@ impl Page {
 pub async fn page(visit: Visit) -> Shown {
     let (pools, sheets) = join!(
         visit.api.get::<List<Pool>>("/v1/admin/pools"),
-        visit.api.get::<List<Sheet>>("/v1/admin/plans")
+        visit.api.get::<List<Value>>("/v1/admin/plans")
     );
-    let (pools, sheets) = (pools?.data, sheets?.data);
+    let (pools, documents) = (pools?.data, sheets?.data);
+    let sheets: Vec<Sheet> = documents.iter().filter_map(|sheet| Sheet::deserialize(sheet).ok()).collect();
     let first = pools.iter().find(|pool| pool.id == "default").or(pools.first());
     let usual = first.map(|pool| pool.id.clone()).unwrap_or_default();
     let chosen = visit.query.given("pool").unwrap_or(&usual).to_owned();
@@ -163,6 +168,11 @@ pub async fn page(visit: Visit) -> Shown {
     if is_asked {
         question["active"] = json!(numbers);
     }
+    let is_active = |plan: &str| !field(plan).is_empty() && field(plan) != "0";
+    let mut rates = Rates::of(&visit, &documents, is_active);
+    if rates.is_tried() {
+        question["plans"] = json!(rates.sheets);
+    }
     let answer: Result<Report, Fault> =
         visit.api.send(Method::POST, "/v1/admin/capacity/check", Some(&question)).await;
     let (report, fault) = match answer {
@@ -170,6 +180,10 @@ pub async fn page(visit: Visit) -> Shown {
         Err(fault) if fault.status >= 500 => return Err(fault),
         Err(fault) => (None, Some(fault)),
     };
+    if let Some(fault) = &fault {
+        rates.tell(fault);
+    }
+    let rest = fault.as_ref().map(|fault| rates.rest(fault)).unwrap_or_default();
     let measured = |plan: &str| {
         let meter = report.as_ref().filter(|_| !is_asked)?.meters.first()?;
         Some(meter.by_plan.iter().find(|row| row.plan == plan)?.active.0.to_string())
@@ -183,7 +197,7 @@ pub async fn page(visit: Visit) -> Shown {
     });
     let active = active.collect();
     let (shell, clock) = (visit.shell("Capacity"), visit.clock());
-    let page = Page { shell, pools, chosen, active, is_asked, report, fault, clock };
+    let page = Page { shell, pools, chosen, active, rates, rest, is_asked, report, fault, clock };
     match &page.fault {
         Some(fault) => show_with(&fault.clone(), &page),
         None => show(&page),

@@ -4,17 +4,24 @@
 use std::borrow::Cow;
 
 use actix_web::http::Method;
+use actix_web::http::header::{HeaderName, HeaderValue};
 use askama::Template;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 
-use super::api::{Fault, Target};
+use super::api::{Fault, Target, fault};
 use super::figures::wall_time;
 use super::page::{Shell, see, show, show_with};
 use super::visit::{Shown, Visit};
+use crate::http::problem::Kind;
 
 /// Says that the page has asked whether it is meant, and what it said then.
 const CONFIRMED: &str = "confirmed";
 const TOLD: &str = "told";
+/// Names the question: who answers it twice does it once.
+const ONCE: &str = "once";
+const ONCE_TO_API: HeaderName = HeaderName::from_static("idempotency-key");
 /// Leads from that question back to the form.
 const BACK: &str = "back";
 
@@ -167,6 +174,7 @@ struct ConfirmPage<'a> {
     plan: &'a Plan,
     fields: Vec<(&'a str, &'a str)>,
     told: String,
+    once: String,
     /// What would change is not what was agreed to.
     is_other: bool,
 }
@@ -214,17 +222,27 @@ impl Deed {
                 shell: visit.shell(self.title.as_str()),
                 deed: &self,
                 plan: &plan,
-                fields: visit.form.without(&["mark", CONFIRMED, TOLD, BACK]).collect(),
+                fields: visit.form.without(&["mark", CONFIRMED, TOLD, ONCE, BACK]).collect(),
                 told,
+                once: once()?,
                 is_other: is_meant,
             });
         }
-        match visit.api.send::<Value>(plan.method, plan.target, Some(&plan.body)).await {
+        let once = visit.form.given(ONCE).and_then(|once| HeaderValue::try_from(once).ok());
+        let once: Vec<_> = once.map(|once| (ONCE_TO_API, once)).into_iter().collect();
+        match visit.api.ask(plan.method, plan.target, Some(&plan.body), &once).await {
             Ok(_) => Ok(see(done)),
             Err(fault) if fault.status >= 500 => Err(fault),
             Err(fault) => self.form_with(visit, &fault),
         }
     }
+}
+
+/// A name that nobody else has.
+fn once() -> Result<String, Fault> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|_| fault(Kind::Internal, "There is no randomness."))?;
+    Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
 /// The fields as they were filled in.

@@ -280,7 +280,11 @@ impl Clock {
         let at = at.instant();
         let ms = at.0 - self.now.0;
         let span = span(ms.abs());
-        let shown = if ms >= 0 { format!("in {span}") } else { format!("{span} ago") };
+        let shown = match ms.signum() {
+            0 => "now".into(),
+            1 => format!("in {span}"),
+            _ => format!("{span} ago"),
+        };
         self.time(&at, &Wall::of(&self.zone, at), &shown)
     }
 

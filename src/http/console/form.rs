@@ -30,6 +30,11 @@ impl Fields {
         Some(self.get(name)).filter(|value| !value.is_empty())
     }
 
+    /// Whether the form has such a field, filled in or not.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|(key, _)| key == name)
+    }
+
     pub fn all<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.trim())
     }

@@ -18,6 +18,7 @@ mod overview;
 mod page;
 mod part;
 mod plans;
+mod rates;
 mod rows;
 mod session;
 mod sheets;
@@ -38,6 +39,25 @@ macro_rules! page {
             path: $path,
             access: Access::Public,
             handler: |call| Box::pin(visit::serve(call, |visit| Box::pin($handler(visit)))),
+        }
+    };
+}
+
+/// A page that is there to change something, and its form: for who may write.
+macro_rules! change {
+    ($method:ident $path:literal, $handler:path) => {
+        Route {
+            method: Method::$method,
+            path: $path,
+            access: Access::Public,
+            handler: |call| {
+                Box::pin(visit::serve(call, |visit| {
+                    Box::pin(async move {
+                        visit.must_write()?;
+                        $handler(visit).await
+                    })
+                }))
+            },
         }
     };
 }
@@ -69,6 +89,7 @@ macro_rules! open {
 }
 
 pub use page::nowhere;
+pub use session::SignedOut;
 
 /// A path with `/parts/` is a part of a page, asked for by its script. What a form sends goes to
 /// the path of the page it stands on, so that whoever was signed out meanwhile comes back there.
@@ -92,30 +113,30 @@ pub static ROUTES: &[Route] = &[
     part!("/console/parts/consumers", consumers::rows),
     page!(GET "/console/consumers.csv", consumers::csv),
     page!(GET "/console/plans", plans::all),
-    page!(GET "/console/new-plan", plans::new),
+    change!(GET "/console/new-plan", plans::new),
     page!(GET "/console/plans/{id}", plans::page),
     part!("/console/parts/plans/{id}/limits", plans::limits),
-    page!(GET "/console/plans/{id}/edit", plans::edit::page),
-    page!(POST "/console/plans/{id}/edit", plans::edit::page),
-    page!(GET "/console/plans/{id}/versions/{version}/restore", plans::restore::page),
-    page!(POST "/console/plans/{id}/versions/{version}/restore", plans::restore::page),
+    change!(GET "/console/plans/{id}/edit", plans::edit::page),
+    change!(POST "/console/plans/{id}/edit", plans::edit::page),
+    change!(GET "/console/plans/{id}/versions/{version}/restore", plans::restore::page),
+    change!(POST "/console/plans/{id}/versions/{version}/restore", plans::restore::page),
     page!(GET "/console/capacity", capacity::page),
-    page!(GET "/console/pools/{id}/open", capacity::open),
-    page!(POST "/console/pools/{id}/open", capacity::open),
+    change!(GET "/console/pools/{id}/open", capacity::open),
+    change!(POST "/console/pools/{id}/open", capacity::open),
     page!(GET "/console/doubts", doubts::page),
-    page!(GET "/console/doubts/all/resolve", doubts::resolve::many),
-    page!(POST "/console/doubts/all/resolve", doubts::resolve::many),
+    change!(GET "/console/doubts/all/resolve", doubts::resolve::many),
+    change!(POST "/console/doubts/all/resolve", doubts::resolve::many),
     page!(GET "/console/doubts/{id}", doubts::one),
-    page!(GET "/console/doubts/{id}/resolve", doubts::resolve::one),
-    page!(POST "/console/doubts/{id}/resolve", doubts::resolve::one),
+    change!(GET "/console/doubts/{id}/resolve", doubts::resolve::one),
+    change!(POST "/console/doubts/{id}/resolve", doubts::resolve::one),
     page!(GET "/console/make-goods", make_goods::page),
-    page!(GET "/console/make-goods/new", make_goods::give::page),
-    page!(POST "/console/make-goods/new", make_goods::give::page),
-    page!(GET "/console/make-goods/{id}/undo", make_goods::undo),
-    page!(POST "/console/make-goods/{id}/undo", make_goods::undo),
+    change!(GET "/console/make-goods/new", make_goods::give::page),
+    change!(POST "/console/make-goods/new", make_goods::give::page),
+    change!(GET "/console/make-goods/{id}/undo", make_goods::undo),
+    change!(POST "/console/make-goods/{id}/undo", make_goods::undo),
     page!(GET "/console/webhooks", deliveries::all),
     page!(GET "/console/webhooks/{id}", deliveries::page),
-    page!(POST "/console/webhooks/{id}", deliveries::page),
+    change!(POST "/console/webhooks/{id}", deliveries::page),
     page!(GET "/console/duplicates", duplicates::page),
     page!(GET "/console/audit", audit::page),
     page!(GET "/console/users", user::list::page),
@@ -123,16 +144,16 @@ pub static ROUTES: &[Route] = &[
     part!("/console/parts/users/{user}/gauges", user::gauges::part),
     part!("/console/parts/users/{user}/story", user::story),
     page!(GET "/console/users/{user}/why", user::why::page),
-    page!(GET "/console/users/{user}/plan", user::change::plan),
-    page!(POST "/console/users/{user}/plan", user::change::plan),
-    page!(GET "/console/users/{user}/override", user::change::overrides),
-    page!(POST "/console/users/{user}/override", user::change::overrides),
-    page!(GET "/console/users/{user}/grant", user::change::grant),
-    page!(POST "/console/users/{user}/grant", user::change::grant),
-    page!(GET "/console/users/{user}/suspend", user::change::suspend),
-    page!(POST "/console/users/{user}/suspend", user::change::suspend),
-    page!(GET "/console/users/{user}/erase", user::change::erase),
-    page!(POST "/console/users/{user}/erase", user::change::erase),
+    change!(GET "/console/users/{user}/plan", user::change::plan),
+    change!(POST "/console/users/{user}/plan", user::change::plan),
+    change!(GET "/console/users/{user}/override", user::change::overrides),
+    change!(POST "/console/users/{user}/override", user::change::overrides),
+    change!(GET "/console/users/{user}/grant", user::change::grant),
+    change!(POST "/console/users/{user}/grant", user::change::grant),
+    change!(GET "/console/users/{user}/suspend", user::change::suspend),
+    change!(POST "/console/users/{user}/suspend", user::change::suspend),
+    change!(GET "/console/users/{user}/erase", user::change::erase),
+    change!(POST "/console/users/{user}/erase", user::change::erase),
 ];
 
 /// The pages that the navigation names: path, name, and what the path begins with.

@@ -11,7 +11,7 @@ use super::chart::{self, Column};
 use super::figures::{Clock, Count, Credits, Markup, full};
 use super::page::{Shell, show};
 use super::part::Part;
-use super::rows::{Audit, Consumers, Minute, Mover, Output, Pool};
+use super::rows::{Audit, Consumers, Degraded, Minute, Mover, Output, Pool, Waited};
 use super::visit::{Shown, Visit};
 use crate::domain::time::Millis;
 
@@ -21,8 +21,8 @@ const HOURS: usize = 24;
 const PAGES_MAX: usize = 40;
 /// The ledger adds up and keeps a ranking for each answer, so it is not asked often.
 const TOP_SECONDS: u32 = 300;
-/// Lines of the timeline.
-const LINES: usize = 15;
+/// Lines of the timeline, of each kind: many of one must not hide the others.
+const LINES: usize = 12;
 
 #[derive(Template)]
 #[template(path = "overview.html")]
@@ -268,14 +268,17 @@ struct Hour {
 enum Line {
     Refused { at: Millis, sum: Sum },
     Changed(Audit),
-    Pool { at: Millis, pool: Pool },
+    Waited { pool: String, wait: Waited, why: Option<String> },
+    Degraded { node: String, span: Degraded },
 }
 
 impl Line {
     fn at(&self) -> Millis {
         match self {
-            Self::Refused { at, .. } | Self::Pool { at, .. } => *at,
+            Self::Refused { at, .. } => *at,
             Self::Changed(audit) => audit.at,
+            Self::Waited { wait, .. } => wait.from,
+            Self::Degraded { span, .. } => span.from,
         }
     }
 }
@@ -340,29 +343,50 @@ struct Happened {
 /// Refusals, changes and what became of pools, in one line of time.
 pub async fn happened(visit: &Visit) -> Shown {
     let (hours, _) = last_day(visit).await?;
-    let from = hours.first().map_or(visit.now(), |hour| hour.from).to_string();
+    let begin = hours.first().map_or(visit.now(), |hour| hour.from);
+    let from = begin.to_string();
     let (audit, pools) = join!(
         visit
             .api
             .get::<List<Audit>>(Target::new("/v1/admin/audit", &[]).with("from", &from).with("limit", "100")),
         visit.api.get::<List<Pool>>("/v1/admin/pools"),
     );
-    let lines = lines(&hours, audit?.data, pools?.data);
+    let lines = lines(&hours, audit?.data, pools?.data, begin);
     show(&Happened { lines, clock: visit.clock() })
 }
 
 /// What happened, the latest first.
-fn lines(hours: &[Hour], audit: Vec<Audit>, pools: Vec<Pool>) -> Vec<Line> {
+fn lines(hours: &[Hour], audit: Vec<Audit>, pools: Vec<Pool>, begin: Millis) -> Vec<Line> {
     let refused = hours.iter().filter(|hour| !hour.sum.refusals.is_zero());
     let refused = refused.map(|hour| Line::Refused { at: hour.from, sum: hour.sum.clone() });
-    // A clock that is set again and again would hide all else.
-    let changed = audit.into_iter().filter(|row| row.action != "clock.set").map(Line::Changed);
-    let pools = pools.into_iter().filter_map(|pool| {
-        let at = pool.condition.closed_since.or(pool.condition.paused_until)?;
-        Some(Line::Pool { at, pool })
+    // A clock that is set again and again would hide all else; that a pool was closed is told by
+    // the pool, with its end.
+    let changed = audit.into_iter().filter(|row| !["clock.set", "pool.close"].contains(&row.action.as_str()));
+    let changed = changed.map(|row| match row.degraded() {
+        Some(span) => Line::Degraded { node: row.target, span },
+        None => Line::Changed(row),
     });
-    let mut lines: Vec<Line> = refused.chain(changed).chain(pools).collect();
+    let pools = pools.into_iter().flat_map(|Pool { id, condition, pauses, .. }| {
+        // That bulk calls wait while all do is no news.
+        let begins: Vec<_> =
+            pauses.iter().filter(|wait| wait.kind != "brake").map(|wait| wait.from).collect();
+        let is_news = move |wait: &Waited| wait.kind != "brake" || !begins.contains(&wait.from);
+        let lately = pauses.into_iter().filter(move |wait| wait.until >= begin && is_news(wait));
+        lately.map(move |wait| {
+            let is_now = wait.kind == "closure" && condition.closed_since == Some(wait.from);
+            let why = condition.closed_because.clone().filter(|_| is_now);
+            Line::Waited { pool: id.clone(), wait, why }
+        })
+    });
+    let (degraded, changed): (Vec<Line>, Vec<Line>) =
+        changed.partition(|line| matches!(line, Line::Degraded { .. }));
+    let kinds: [Vec<Line>; 4] = [refused.collect(), changed, degraded, pools.collect()];
+    let latest = |mut lines: Vec<Line>| {
+        lines.sort_by_key(|line| std::cmp::Reverse(line.at()));
+        lines.truncate(LINES);
+        lines
+    };
+    let mut lines: Vec<Line> = kinds.into_iter().flat_map(latest).collect();
     lines.sort_by_key(|line| std::cmp::Reverse(line.at()));
-    lines.truncate(LINES);
     lines
 }

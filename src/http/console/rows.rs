@@ -1,8 +1,10 @@
 //! Rows of the API's lists, as far as pages show them.
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::figures::{Count, Credits, Part, UserName};
+use super::user::gauges::Row;
 use crate::domain::time::Millis;
 
 /// A plan in a version.
@@ -89,6 +91,8 @@ pub struct Audit {
     pub action: String,
     pub target: String,
     pub reason: Option<String>,
+    #[serde(default)]
+    pub after: Option<Value>,
 }
 
 /// An action of the audit in words, where it is known.
@@ -117,6 +121,7 @@ pub fn words_of(action: &str) -> &str {
         "tenant.create" => "Product made",
         "tenant.suspend" => "Product suspended",
         "tenant.resume" => "Product let in again",
+        "node.degraded" => "A node missed its store",
         "clock.set" => "Clock set",
         other => other,
     }
@@ -125,6 +130,12 @@ pub fn words_of(action: &str) -> &str {
 impl Audit {
     pub fn what(&self) -> &str {
         words_of(&self.action)
+    }
+
+    /// The outage that this is about.
+    pub fn degraded(&self) -> Option<Degraded> {
+        let after = self.after.as_ref().filter(|_| self.action == "node.degraded")?;
+        Degraded::deserialize(after).ok()
     }
 
     /// What was changed, where the action does not say it already.
@@ -146,7 +157,7 @@ impl Audit {
 }
 
 /// Upstream capacity and how it is.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Deserialize)]
 pub struct Pool {
     pub id: String,
     #[serde(default = "yes")]
@@ -154,6 +165,29 @@ pub struct Pool {
     #[serde(default)]
     pub models: Vec<String>,
     pub condition: Condition,
+    /// Where its limits stand; `None` where nothing is counted, or nobody knows.
+    #[serde(default)]
+    pub load: Option<Vec<Row>>,
+    #[serde(default)]
+    pub pauses: Vec<Waited>,
+}
+
+/// A while in which a pool's callers waited.
+#[derive(Debug, Deserialize)]
+pub struct Waited {
+    pub kind: String,
+    pub from: Millis,
+    pub until: Millis,
+    pub times: u32,
+}
+
+/// A while in which a node went without its store.
+#[derive(Debug, Deserialize)]
+pub struct Degraded {
+    pub from: Millis,
+    pub until: Millis,
+    pub admitted: Count,
+    pub refused: Count,
 }
 
 impl Pool {

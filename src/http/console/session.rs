@@ -3,12 +3,15 @@
 //! anew, a key that is removed or a token that ends takes the session with it.
 
 use actix_web::http::header::{self, HeaderMap, HeaderValue};
+use ahash::AHashMap;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use parking_lot::Mutex;
 use secrecy::zeroize::Zeroizing;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
+use crate::http::State;
 use crate::service::{Registry, ServiceError};
 
 const COOKIE: &str = "apportion_console";
@@ -18,6 +21,8 @@ const IDLE_SECONDS: i64 = 30 * 60;
 const LONGEST_SECONDS: i64 = 12 * 3600;
 /// It is sealed anew when it is older than this.
 const RENEW_SECONDS: i64 = 60;
+/// Sessions signed out that a node remembers; of more it forgets those that end first.
+const SIGNED_OUT_MAX: usize = 10_000;
 /// Browsers drop larger cookies.
 const COOKIE_BYTES_MAX: usize = 4000;
 
@@ -47,10 +52,10 @@ impl Session {
     }
 
     /// The session of these headers, unless it is over.
-    pub fn of(headers: &HeaderMap, registry: &Registry, now: i64) -> Option<Self> {
-        let text = registry.unseal_session(cookie(headers)?)?;
+    pub fn of(headers: &HeaderMap, state: &State, now: i64) -> Option<Self> {
+        let text = state.service.registry.unseal_session(cookie(headers)?)?;
         let session: Self = serde_json::from_str(&text).ok()?;
-        (!session.is_over(now)).then_some(session)
+        (!session.is_over(now) && !state.signed_out.has(&session)).then_some(session)
     }
 
     fn is_over(&self, now: i64) -> bool {
@@ -91,6 +96,27 @@ impl Session {
     }
 }
 
+/// Sessions that somebody signed out of on this node: a copy of such a cookie opens nothing here
+/// any more. Each is remembered until the cookie, which is renewed no more, ends by itself.
+#[derive(Default)]
+pub struct SignedOut(Mutex<AHashMap<String, i64>>);
+
+impl SignedOut {
+    pub fn add(&self, session: &Session, now: i64) {
+        let mut ends = self.0.lock();
+        ends.retain(|_, end| *end > now);
+        if ends.len() >= SIGNED_OUT_MAX {
+            let first = ends.iter().min_by_key(|(_, end)| **end).map(|(mark, _)| mark.clone());
+            first.and_then(|mark| ends.remove(&mark));
+        }
+        ends.insert(session.mark.clone(), now + IDLE_SECONDS);
+    }
+
+    fn has(&self, session: &Session) -> bool {
+        self.0.lock().contains_key(&session.mark)
+    }
+}
+
 /// The header that takes the session from the browser.
 pub fn no_cookie() -> HeaderValue {
     set_cookie("", 0, false).unwrap_or(HeaderValue::from_static(""))
@@ -121,6 +147,20 @@ mod tests {
         session.seen = 1000 + LONGEST_SECONDS - 1;
         assert!(!session.is_over(1000 + LONGEST_SECONDS - 1));
         assert!(session.is_over(1000 + LONGEST_SECONDS));
+    }
+
+    #[test]
+    fn who_signed_out_is_remembered_as_long_as_the_cookie_lives() {
+        let sessions: Vec<Session> =
+            (0..=SIGNED_OUT_MAX).map(|_| Session::new("ap_x", true, 0).unwrap()).collect();
+        let signed_out = SignedOut::default();
+        sessions.iter().zip(0..).for_each(|(session, now)| {
+            signed_out.add(session, now / 100);
+        });
+        assert!(signed_out.has(&sessions[1]) && signed_out.has(&sessions[SIGNED_OUT_MAX]));
+        assert!(signed_out.0.lock().len() <= SIGNED_OUT_MAX);
+        signed_out.add(&Session::new("ap_x", true, 0).unwrap(), IDLE_SECONDS + 1_000_000);
+        assert_eq!(signed_out.0.lock().len(), 1);
     }
 
     #[test]

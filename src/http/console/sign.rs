@@ -16,6 +16,11 @@ use crate::http::reply::{Answer, Reply};
 use crate::service::ServiceError;
 use crate::service::tenancy::clock::real_unix_seconds;
 
+/// Whose token opens no product.
+const OPERATOR: &str = "This is an operator's token: it makes products and looks into none of them. \
+    Sign in with a token of the product, which the operator mints: \
+    apportion token mint --tenant ID --scope \"quota admin:write\".";
+
 #[derive(Template)]
 #[template(path = "sign_in.html")]
 struct SignIn<'a> {
@@ -53,7 +58,7 @@ pub async fn sign_in(mut call: Call) -> Answer {
                 "unauthenticated" => {
                     "This token or key is not accepted: it may be mistyped, expired or removed."
                 }
-                "forbidden" => {
+                "forbidden" if fault.detail != OPERATOR => {
                     "This token or key may not look at the console: it needs the scope admin:read."
                 }
                 _ => fault.detail.as_str(),
@@ -70,6 +75,9 @@ async fn session(call: &Call, credential: &str) -> Result<header::HeaderValue, F
     }
     let registry = &call.service().registry;
     let caller = registry.authenticate(credential).await.map_err(Problem::from)?;
+    if caller.tenant.is_none() {
+        return Err(Problem::new(Kind::Forbidden, OPERATOR).into());
+    }
     may_enter(&caller)?;
     auth::let_in(&caller)?;
     let session = Session::new(credential, origin::is_https(call.headers()), real_unix_seconds());
@@ -83,10 +91,14 @@ async fn session(call: &Call, credential: &str) -> Result<header::HeaderValue, F
     })
 }
 
-/// Takes the session from the browser: it is kept nowhere else.
+/// Takes the session from the browser, and ends it on this node for whoever has a copy.
 pub async fn sign_out(call: Call) -> Answer {
     if !origin::is_own(call.headers()) {
         return Ok(page::refused("This form was not sent by a page of the console."));
+    }
+    let now = real_unix_seconds();
+    if let Some(session) = Session::of(call.headers(), &call.state, now) {
+        call.state.signed_out.add(&session, now);
     }
     Ok(guarded(see("/console/sign-in?out=yes").with_header(header::SET_COOKIE, no_cookie())))
 }

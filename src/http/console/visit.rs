@@ -59,7 +59,7 @@ pub struct Visit {
 /// Answers at a page's path.
 pub async fn serve(call: Call, handler: Handler) -> Answer {
     let now = real_unix_seconds();
-    let mut session = Session::of(call.headers(), &call.service().registry, now);
+    let mut session = Session::of(call.headers(), &call.state, now);
     let registry = call.state.clone();
     let is_part = call.route.path.contains("/parts/");
     let reply = match enter(call, session.as_ref()).await {
@@ -154,6 +154,12 @@ fn to_sign_in(call: &Call) -> Reply {
 }
 
 impl Visit {
+    /// For pages that are there to change something.
+    pub fn must_write(&self) -> Result<(), Fault> {
+        let why = "You are signed in to look only: changes want a token or key with admin:write.";
+        if self.may_write() { Ok(()) } else { Err(Problem::new(Kind::Forbidden, why).into()) }
+    }
+
     pub fn may_write(&self) -> bool {
         self.api.may(Scopes::ADMIN_WRITE)
     }

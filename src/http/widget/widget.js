@@ -105,7 +105,7 @@ STYLE.replaceSync(`
   font-variant-numeric: tabular-nums; overflow-wrap: anywhere }
 [part=head], [part=line], [part=hint] { display: flex; flex-wrap: wrap; gap: 0 1em; align-items: baseline }
 [part=head], [part=line] { justify-content: space-between }
-[part=title], [part=figure], [part=notice] b { font-weight: 600 }
+[part=title], [part=figure] { font-weight: 600 }
 [part=hint], [part=plan], [part=running], [part=status] { color: var(--muted); font-size: .875em }
 p:empty, [part=limits]:empty { display: none }
 [part=limits], [part=limit] { display: grid; gap: var(--apportion-gap, 1em) }
@@ -120,7 +120,7 @@ p:empty, [part=limits]:empty { display: none }
 [part=notice] { padding: .6em .8em; border-radius: calc(var(--apportion-radius, .75em) * .7);
   border-inline-start: .25em solid var(--apportion-danger, #d5393f);
   background: color-mix(in srgb, var(--apportion-danger, #d5393f) 10%, transparent) }
-[part=notice] b { display: block }
+b { display: block }
 [part=notice][data-level=high] { border-color: var(--apportion-warn, #c77700);
   background: color-mix(in srgb, var(--apportion-warn, #c77700) 12%, transparent) }
 summary { cursor: pointer; color: var(--muted); font-size: .875em }
@@ -160,11 +160,12 @@ class ApportionQuota extends HTMLElement {
   #quota = null;
   #use = null;
   #usedAt = 0; // when `#use` was asked for
-  #asking = false;
+  #asking = null; // the turn to ask for it
   #refusal = null;
   #lost = false;
   #seenAt = 0;
-  #skew = 0; // of the viewer's clock
+  #skew = 0; // of the viewer's clock to the one that decides
+  #late = 0; // and to the one that tokens end by
   #levels = new Map();
   #timer = 0;
   #labels = {};
@@ -218,8 +219,8 @@ class ApportionQuota extends HTMLElement {
   attributeChangedCallback(name, before, now) {
     if (before === now) return;
     if (name === "token" || name === "src") this.#restart();
-    if (name === "by" || name === "limits") this.#usedAt = 0;
     this.#draw();
+    if (name === "by" || name === "limits") this.#askUse(this.#live?.signal, 0);
   }
 
   #wake = () => document.hidden ? this.#stop() : this.#start();
@@ -297,17 +298,18 @@ class ApportionQuota extends HTMLElement {
       this.#renewAt = Infinity;
       try {
         const claims = this.#token.split(".")[1].replace(/-/g, "+").replace(/_/g, "/");
-        const life = JSON.parse(atob(claims)).exp * 1e3 - this.#now();
+        const life = JSON.parse(atob(claims)).exp * 1e3 - Date.now() - this.#late;
         this.#renewAt = Date.now() + life - Math.min(30e3, life / 3);
-      } catch { /* a token that we cannot read is good until it is refused */ }
+      } catch {
+        // a token that we cannot read is good until it is refused
+      }
     }
     const base = this.getAttribute("src");
     const answer = await fetch(new URL(path, base ? new URL(base.replace(/\/?$/, "/"), location) : import.meta.url), {
       signal, cache: "no-store", credentials: "omit", referrerPolicy: "no-referrer",
       headers: { authorization: `Bearer ${this.#token}` },
     });
-    const skew = Date.parse(answer.headers.get("date")) - Date.now();
-    this.#skew = Math.abs(skew) > 5e3 ? skew : 0;
+    this.#late = Date.parse(answer.headers.get("date")) - Date.now() || 0;
     if (answer.status === 401) {
       this.#token = "";
       this.dispatchEvent(new CustomEvent("tokenrefused", { bubbles: true, composed: true }));
@@ -320,6 +322,8 @@ class ApportionQuota extends HTMLElement {
     const before = this.#quota;
     this.#quota = quota;
     this.#lost = false;
+    const skew = Date.parse(quota.as_of) - Date.now();
+    this.#skew = Math.abs(skew) > 5e3 ? skew : 0;
     this.#seenAt = this.#now();
     this.#draw();
     this.#announce(before);
@@ -327,25 +331,29 @@ class ApportionQuota extends HTMLElement {
     this.dispatchEvent(new CustomEvent("quota", { detail: quota, bubbles: true, composed: true }));
   }
   // What used it changes with every call: asked for now and then.
-  async #askUse(signal) {
-    const by = this.getAttribute("by") ?? "feature";
-    if (by === "none" || signal.aborted || this.#asking) return;
-    this.#asking = true;
-    await sleep(Math.max(100, this.#usedAt + 5e3 - Date.now()), signal);
-    this.#asking = false;
+  async #askUse(signal, wait = Math.max(100, this.#usedAt + 5e3 - Date.now())) {
+    const by = this.#by;
+    if (by === "none" || !signal || signal.aborted || (this.#asking && wait)) return;
+    const turn = this.#asking = {};
+    await sleep(wait, signal);
+    if (this.#asking !== turn) return;
+    this.#asking = null;
     if (signal.aborted) return;
     this.#usedAt = Date.now();
     const starts = this.#shown().map(row => row.window?.start).filter(Boolean).sort();
     const query = new URLSearchParams({ by, ...(starts[0] && { from: starts[0] }) });
     try {
-      this.#use = await (await this.#fetch(`v1/me/usage?${query}`, signal)).json();
+      const use = await (await this.#fetch(`v1/me/usage?${query}`, signal)).json();
+      if (by !== this.#by) return;
+      this.#use = use;
       this.#draw();
-    } catch { /* the limits are there all the same */ }
+    } catch {
+      // the limits are there all the same
+    }
   }
 
-  get #lang() {
-    return this.closest("[lang]")?.lang || navigator.language;
-  }
+  get #by() { return this.getAttribute("by") ?? "feature"; }
+  get #lang() { return this.closest("[lang]")?.lang || navigator.language; }
   get #text() { return TEXTS[this.#lang.slice(0, 2)] ?? TEXTS.en; }
   #number(n, meter, floor) {
     const value = meter === "credits" ? n / 1e6 : n;
@@ -355,7 +363,7 @@ class ApportionQuota extends HTMLElement {
     }).format(value);
   }
   #percent(part) {
-    return new Intl.NumberFormat(this.#lang, { style: "percent", roundingMode: "floor" }).format(part);
+    return new Intl.NumberFormat(this.#lang, { style: "percent", roundingMode: "floor" }).format(part + 1e-9);
   }
   // "in 12 seconds", "14:05", "Tue 1 Dec, 09:00": in the viewer's own zone.
   #time(at) {
@@ -364,7 +372,7 @@ class ApportionQuota extends HTMLElement {
     if (ms > 0 && ms < HOUR) {
       const format = new Intl.RelativeTimeFormat(this.#lang);
       const seconds = Math.ceil(ms / 1e3);
-      return seconds < 100 ? format.format(seconds, "second") : format.format(Math.ceil(seconds / 60), "minute");
+      return format.format(...(seconds < 100 ? [seconds, "second"] : [Math.ceil(seconds / 60), "minute"]));
     }
     const clock = { hour: "numeric", minute: "2-digit" };
     const day = { month: "short", day: "numeric", ...(ms < 150 * HOUR && { weekday: "short" }) };
@@ -383,7 +391,8 @@ class ApportionQuota extends HTMLElement {
     return row.scope === "org" ? t.org(label) : label;
   }
   #until({ retry_after_ms: ms, resets_at: at }) {
-    return ms ? this.#now() + ms : at ? Date.parse(at) : 0;
+    const until = ms ? this.#now() + +ms : Date.parse(at);
+    return until < 8e15 ? until : 0; // no time is later
   }
   // Buckets and slots matter while they make somebody wait.
   #shown() {
@@ -478,8 +487,8 @@ class ApportionQuota extends HTMLElement {
     node.dataset.level = row.state === "exhausted" ? "gone" : left <= .2 ? "high" : "";
     meter.children[0].style.width = `${used * 100}%`;
     meter.children[1].style.width = `${held * 100}%`;
-    for (const [name, value] of [["label", label], ["valuemin", 0], ["valuemax", 100],
-      ["valuenow", Math.round(100 - left * 100)], ["valuetext", figure]]) {
+    // From 0 to 100, as meters are.
+    for (const [name, value] of [["label", label], ["valuenow", Math.round(100 - left * 100)], ["valuetext", figure]]) {
       meter.setAttribute(`aria-${name}`, value);
     }
     return node;
@@ -525,13 +534,18 @@ class ApportionQuota extends HTMLElement {
   #drawUse() {
     const { use, summary, list } = this.#nodes;
     const { data = [], by } = this.#use ?? {};
-    use.hidden = !data.length || this.getAttribute("by") === "none";
+    use.hidden = !data.length || this.#by === "none";
     put(summary, this.#text.what);
-    list.replaceChildren(...data.slice(0, 8).map(row => {
+    const rows = data.slice(0, 8);
+    // Whole percents that come to what their sum does: the largest remainders are rounded up.
+    const rest = row => row.share * 100 % 1;
+    const up = [...rows].sort((a, b) => rest(b) - rest(a))
+      .slice(0, Math.round(rows.reduce((sum, row) => sum + rest(row), 0)));
+    list.replaceChildren(...rows.map(row => {
       const bar = make("i");
       bar.style.width = `${row.share * 100}%`;
       const name = row[by] ? this.#name(row[by]) : this.#text.others;
-      const amount = row.total_tokens ? this.#number(row.total_tokens) : this.#percent(row.share);
+      const amount = row.total_tokens ? this.#number(row.total_tokens) : this.#percent(Math.floor(row.share * 100 + up.includes(row)) / 100);
       return make("li", "", make("div", "line", make("span", "", name), make("span", "", amount)), make("div", "share", bar));
     }));
   }

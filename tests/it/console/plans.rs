@@ -118,3 +118,65 @@ async fn a_plan_that_does_not_fit_is_told_of() {
     assert_eq!(browser.get("/console/capacity?pool=nowhere").await.status, 400);
     assert_eq!(browser.get("/console/plans/nowhere").await.status, 404);
 }
+
+#[tokio::test]
+async fn a_limit_is_narrowed_on_the_form() {
+    let (t, browser) = tenant().await;
+    let html = browser.page(EDIT).await;
+    let changes = [
+        ("limits.1.models", "opus*, sonnet"),
+        ("limits.1.features", "chat"),
+        ("limits.1.scope", "org"),
+        ("reason", "dear models"),
+        ("do", "put"),
+    ];
+    let put = browser.submit(EDIT, &filled(&html, &changes)).await;
+    assert_eq!(put.status, 303, "{}", put.text);
+    let limit = sheet(&t).await["limits"][1].clone();
+    assert_eq!(
+        (&limit["models"], &limit["features"], &limit["scope"]),
+        (&json!(["opus*", "sonnet"]), &json!(["chat"]), &json!("org"))
+    );
+    let html = browser.page(EDIT).await;
+    assert!(
+        html.contains("value=\"opus*, sonnet\"") && html.contains("<option value=\"org\" selected>"),
+        "{html}"
+    );
+    // Empty is everything again; a select is sent as well.
+    let changes =
+        [("limits.1.models", ""), ("limits.1.scope", "user"), ("reason", "all of them"), ("do", "put")];
+    let put = browser.submit(EDIT, &filled(&html, &changes)).await;
+    assert_eq!(put.status, 303, "{}", put.text);
+    let limit = sheet(&t).await["limits"][1].clone();
+    assert_eq!((limit.get("models"), limit.get("scope")), (None, None), "{limit}");
+    let wrong = [("limits.1.models", "a, b**["), ("reason", "r"), ("do", "check")];
+    let asked = browser.submit(EDIT, &filled(&browser.page(EDIT).await, &wrong)).await;
+    let field = asked.text.split("id=\"f-limits.1.models\"").nth(1).unwrap();
+    assert!(
+        asked.status == 200 || field[..field.find('>').unwrap()].contains("aria-invalid"),
+        "{}",
+        asked.text
+    );
+}
+
+#[tokio::test]
+async fn other_rates_are_tried_on_the_page_of_capacity() {
+    let (t, browser) = tenant().await;
+    let pool = json!({"models": ["*"], "reason": "r", "limits": [
+        {"name": "requests", "kind": "bucket", "meter": "requests", "vendor_limit": 100, "window_seconds": 60}]});
+    t.put("/v1/admin/pools/default", &pool).await.ok();
+    let before = sheet(&t).await;
+    let page = "/console/capacity?pool=default&active.p=10";
+    let html = browser.page(page).await;
+    assert!(html.contains("name=\"rate.p.0.refill_per_minute\"") && html.contains("It fits"), "{html}");
+    let tried = browser.page(&format!("{page}&rate.p.0.refill_per_minute=300&rate.p.1.limit=500000")).await;
+    assert!(tried.contains("Other rates are tried") && tried.contains("does not fit"), "{tried}");
+    let wrong = browser.get(&format!("{page}&rate.p.0.refill_per_minute=lots")).await;
+    let field = wrong.text.split("id=\"f-rate.p.0.refill_per_minute\"").nth(1).unwrap();
+    assert!(
+        wrong.status == 400 && field[..field.find('>').unwrap()].contains("aria-invalid"),
+        "{}",
+        wrong.text
+    );
+    assert_eq!(sheet(&t).await, before, "nothing was saved");
+}

@@ -103,7 +103,7 @@ async fn every_page_is_guarded_and_wants_a_session() {
         assert!(!reply.text.contains(&t.id), "{path}");
         assert_guarded(&reply, path);
     }
-    for asset in ["console.css", "console.js", "live.js", "mark.svg"] {
+    for asset in ["console.css", "console.js", "forms.js", "live.js", "mark.svg"] {
         let path = format!("/console/assets/{asset}");
         let reply = stranger.get(&path).await;
         assert_eq!(reply.status, 200, "{path}");
@@ -132,6 +132,8 @@ async fn without_the_scope_or_with_nonsense_nobody_comes_in() {
             credential.is_empty() || !reply.text.contains(&format!("\"{credential}\"")),
             "it is not repeated"
         );
+        let says_which = reply.text.contains("a token of the product, which the operator mints");
+        assert_eq!(says_which, credential == operator, "{}", reply.text);
     }
     assert_eq!(browser.get("/console").await.status, 303);
 }
@@ -169,9 +171,14 @@ async fn a_session_ends_with_its_key_with_the_sign_out_and_when_it_is_tampered_w
 
     let browser = Browser::signed_in(&t, &t.token).await;
     let cookie = browser.cookie.lock().unwrap().clone().unwrap();
+    // Two browsers with the same cookie, of which one is a thief's.
+    let thief = Browser::new(&t);
+    *thief.cookie.lock().unwrap() = Some(cookie.clone());
+    thief.page("/console").await;
     let reply = browser.post("/console/sign-out", &[]).await;
     assert_eq!((reply.status, reply.header("location")), (303, Some("/console/sign-in?out=yes")));
     assert_eq!(browser.get("/console").await.status, 303);
+    assert_eq!(thief.get("/console").await.status, 303, "a copy of the cookie opens nothing");
     let (name, value) = cookie.split_once('=').unwrap();
     for broken in [&value[1..], &value[..value.len() - 2], "x", ""] {
         *browser.cookie.lock().unwrap() = Some(format!("{name}={broken}"));

@@ -177,8 +177,13 @@ async fn who_may_only_read_sees_no_way_to_change_and_has_none() {
     let browser = Browser::signed_in(&t, &t.token(&["--scope", "admin:read"])).await;
     let page = browser.page("/console/users/u").await;
     assert!(!page.contains("Change plan") && page.contains("scope <code>quota</code>"), "{page}");
+    for page in ["plan", "override", "grant", "suspend", "erase"] {
+        let form = browser.get(&format!("/console/users/u/{page}")).await;
+        assert!(form.status == 403 && form.text.contains("admin:write"), "{page}: {}", form.text);
+        assert!(form.text.contains("Signed in") || form.text.contains("read only"), "{page}: {}", form.text);
+    }
     let sent = [("reason", "because"), ("confirmed", "yes")];
-    let reply = browser.submit("/console/users/u/suspend", &sent).await;
+    let reply = browser.post("/console/users/u/suspend", &sent).await;
     assert_eq!(reply.status, 403, "{}", reply.text);
     assert_eq!(t.get("/v1/admin/users/u").await.ok()["suspended"], false);
 }
@@ -234,4 +239,44 @@ async fn refusals_are_explained_and_the_file_for_spreadsheets_is_the_apis() {
     let csv = browser.get("/console/consumers.csv?span=30").await;
     assert!(csv.header("content-type").unwrap().starts_with("text/csv"), "{:?}", csv.headers);
     assert!(csv.text.contains("\nu,") || csv.text.contains(",u,"), "{}", csv.text);
+}
+
+/// What the hidden field of that name holds.
+fn hidden(page: &str, name: &str) -> String {
+    let after = page.split(&format!("name=\"{name}\" value=\"")).nth(1).expect("a field");
+    after.split('"').next().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_form_that_is_sent_twice_gives_once() {
+    let (t, browser) = tenant().await;
+    t.put_user("u", json!({"plan": "p", "reason": "begin"})).await.ok();
+    let page = "/console/users/u/grant";
+    let sent = [("limit", "tokens_per_month"), ("amount", "77"), ("reason", "for the outage")];
+    let asked = browser.submit(page, &sent).await.text;
+    let (told, once) = (told(&asked), hidden(&asked, "once"));
+    let meant = [&sent[..], &[("told", &*told), ("once", &*once), ("confirmed", "yes")]].concat();
+    for _ in 0..2 {
+        let done = browser.submit(page, &meant).await;
+        assert_eq!((done.status, done.header("location")), (303, Some("/console/users/u?done=saved")));
+    }
+    let grants = t.get("/v1/admin/users/u").await.ok()["grants"].clone();
+    assert_eq!(grants.as_array().map(Vec::len), Some(1), "{grants}");
+    // Who is asked again, and means it again, gives again.
+    assert_ne!(hidden(&browser.submit(page, &sent).await.text, "once"), once);
+}
+
+#[tokio::test]
+async fn an_override_is_changed_from_what_it_is() {
+    let (t, browser) = tenant().await;
+    t.put_user("u", json!({"plan": "p", "zone": "Asia/Tokyo", "reason": "begin"})).await.ok();
+    let page = "/console/users/u/override?limit=requests_per_day";
+    let field =
+        |html: &str, name: &str| hidden(&html.replace("type=\"text\" inputmode=\"numeric\" ", ""), name);
+    assert_eq!(field(&browser.page(page).await, "number"), "50", "the plan's own, where there is none yet");
+    let put = json!({"overrides": {"requests_per_day": {"limit": 70}}, "expires_at": "2026-03-11T00:00:00Z", "reason": "r"});
+    t.put("/v1/admin/users/u/overrides", &put).await.ok();
+    let html = browser.page(page).await;
+    assert_eq!(field(&html, "number"), "70");
+    assert!(html.contains("value=\"2026-03-11T09:00:00\""), "in the user's zone: {html}");
 }

@@ -8,7 +8,7 @@ let fresh = new Date();
 const shown = new WeakMap();
 
 /** Says what stands between the page and the server; nothing when all is well. */
-function say(text, link) {
+export function say(text, link) {
   if (!away) return;
   if (!text) {
     away.hidden = true;

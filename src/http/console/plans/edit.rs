@@ -16,10 +16,17 @@ use crate::http::console::sheets::{Limit, Pair, Sheet, pairs};
 use crate::http::console::visit::{Shown, Visit};
 
 /// Fields of the server's own, which do not go back.
-const NOT_SENT: [&str; 6] = ["version", "effective_at", "applies", "to", "warnings", "reason"];
+pub const NOT_SENT: [&str; 6] = ["version", "effective_at", "applies", "to", "warnings", "reason"];
 /// The one more limit that the form has room for.
 const NEW: &str = "new";
-const NUMBERS: [(&str, &str); 3] =
+/// Whose names a limit is narrowed to.
+const GLOBS: [(&str, &str, &str); 2] = [
+    ("models", "Models", "Such as opus*, sonnet. Empty: all."),
+    ("features", "Features", "Such as chat, search*. Empty: all."),
+];
+const SCOPES: [(&str, &str); 3] =
+    [("user", "Each user's own"), ("org", "Shared by the org"), ("tenant", "Shared by all")];
+pub const NUMBERS: [(&str, &str); 3] =
     [("limit", "Limit"), ("capacity", "At once"), ("refill_per_minute", "A minute")];
 
 /// A limit's part of the form.
@@ -27,9 +34,18 @@ struct Group {
     title: String,
     sentence: String,
     fields: Vec<Field>,
+    /// Which calls it counts, and in whose account.
+    narrowing: Vec<Field>,
     /// The name of the box that takes it away; none for a new one.
     remove: Option<String>,
     is_removed: bool,
+}
+
+impl Group {
+    /// Something in it is to be seen at once.
+    fn is_narrowed(&self) -> bool {
+        self.narrowing.iter().any(|field| field.wrong.is_some() || !["", "user"].contains(&&*field.value))
+    }
 }
 
 #[derive(Template)]
@@ -145,6 +161,7 @@ fn sheet(visit: &Visit, before: &Value) -> Value {
                     limit[number_name] = number(visit.form.get(&field));
                 }
             }
+            narrow(visit, &mut limit, &format!("limits.{place}"));
             limit
         })
         .collect();
@@ -160,6 +177,7 @@ fn sheet(visit: &Visit, before: &Value) -> Value {
                 limit[name] = number(value);
             }
         }
+        narrow(visit, &mut limit, NEW);
         limits.push(limit);
     }
     body["limits"] = limits.into();
@@ -167,12 +185,35 @@ fn sheet(visit: &Visit, before: &Value) -> Value {
     body
 }
 
+/// What of a call a limit counts, and whose account it is. A form that does not name a field
+/// leaves it as it is.
+fn narrow(visit: &Visit, limit: &mut Value, group: &str) {
+    let Value::Object(fields) = limit else { return };
+    for (name, ..) in GLOBS {
+        let field = format!("{group}.{name}");
+        if !visit.form.has(&field) {
+            continue;
+        }
+        let globs = visit.form.get(&field).split([',', '\n']).map(str::trim).filter(|glob| !glob.is_empty());
+        let globs: Vec<&str> = globs.collect();
+        match globs.is_empty() {
+            true => fields.remove(name),
+            false => fields.insert(name.into(), globs.into()),
+        };
+    }
+    match visit.form.given(&format!("{group}.scope")) {
+        Some("user") if !fields.contains_key("scope") => {}
+        Some(scope) => _ = fields.insert("scope".into(), scope.into()),
+        None => {}
+    }
+}
+
 fn is_removed(visit: &Visit, place: usize) -> bool {
     visit.form.get(&format!("limits.{place}.remove")) == "yes"
 }
 
 /// A number, or null for none; what is no number goes to the API, which says so.
-fn number(text: &str) -> Value {
+pub fn number(text: &str) -> Value {
     match text.replace([',', ' ', '_'], "") {
         digits if digits.is_empty() => Value::Null,
         digits => digits.parse::<u64>().map_or_else(|_| text.into(), Value::from),
@@ -255,7 +296,8 @@ fn form(visit: &Visit, id: &str, before: &Value, fault: Option<&Fault>) -> Form 
         version: before["version"].as_u64().unwrap_or(0) as u32,
     };
     let is_sent = *visit.call.head.method() == Method::POST;
-    let groups = form.groups.iter_mut().flat_map(|group| &mut group.fields);
+    let groups = form.groups.iter_mut();
+    let groups = groups.flat_map(|group| group.fields.iter_mut().chain(&mut group.narrowing));
     let mut fields: Vec<&mut Field> = form.head.iter_mut().chain(groups).chain(&mut form.schedule).collect();
     if is_sent {
         for field in &mut fields {
@@ -264,7 +306,12 @@ fn form(visit: &Visit, id: &str, before: &Value, fault: Option<&Fault>) -> Form 
     }
     for error in fault.iter().flat_map(|fault| &fault.errors) {
         let pointer = on_the_form(visit, before, &error.pointer);
-        match fields.iter_mut().find(|field| field.pointer == pointer) {
+        // A fault may lie within a list that the form has as one field.
+        let is_of = |field: &Field| {
+            let rest = pointer.strip_prefix(field.pointer.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        match fields.iter_mut().find(|field| is_of(field)) {
             Some(field) => field.wrong = Some(error.message.clone()),
             None => form.rest.push(format!("{} {}", error.pointer, error.message)),
         }
@@ -318,12 +365,30 @@ fn groups(visit: &Visit, before: &Value) -> Vec<Group> {
             title: limit["name"].as_str().unwrap_or_default().to_owned(),
             sentence: read.map(|limit| limit.sentence()).unwrap_or_default(),
             fields: fields.collect(),
+            narrowing: narrowing(&format!("limits.{place}"), &format!("/limits/{place}"), limit),
             remove: Some(format!("limits.{place}.remove")),
             is_removed: is_removed(visit, place),
         });
     }
     groups.push(one_more());
     groups
+}
+
+/// The fields that say what a limit counts, and in whose account.
+fn narrowing(group: &str, pointer: &str, limit: &Value) -> Vec<Field> {
+    let globs = GLOBS.map(|(name, label, hint)| {
+        let known = limit[name].as_array().map(Vec::as_slice).unwrap_or_default();
+        let known: Vec<&str> = known.iter().filter_map(Value::as_str).collect();
+        Field::new(format!("{group}.{name}"), label, Control::Text)
+            .hint(hint)
+            .value(known.join(", "))
+            .pointer(format!("{pointer}/{name}"))
+    });
+    let scopes = SCOPES.map(|(value, name)| (value.to_owned(), name.to_owned())).to_vec();
+    let scope = Field::new(format!("{group}.scope"), "Account", Control::Choice(scopes))
+        .value(limit["scope"].as_str().unwrap_or("user"))
+        .pointer(format!("{pointer}/scope"));
+    globs.into_iter().chain([scope]).collect()
 }
 
 fn one_more() -> Group {
@@ -341,5 +406,7 @@ fn one_more() -> Group {
         field("capacity", "At once", Control::Number).hint("Of a bucket."),
         field("refill_per_minute", "A minute", Control::Number).hint("Of a bucket."),
     ];
-    Group { title: "One more limit".into(), sentence: String::new(), fields, remove: None, is_removed: false }
+    let narrowing = narrowing(NEW, &format!("/limits/{NEW}"), &Value::Null);
+    let (title, sentence) = ("One more limit".into(), String::new());
+    Group { title, sentence, fields, narrowing, remove: None, is_removed: false }
 }

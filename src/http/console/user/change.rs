@@ -124,23 +124,68 @@ pub async fn plan(visit: Visit) -> Shown {
     deed.go(&visit, plan, &about.done()).await
 }
 
+/// What holds for a limit now, as fields have it.
+#[derive(Default)]
+struct Present {
+    limit: String,
+    capacity: String,
+    refill_per_minute: String,
+    expires_at: String,
+}
+
+impl Present {
+    /// Of a form that is opened for that limit: the user's own numbers, else the plan's. A form
+    /// that was sent says itself what is in it.
+    fn of(visit: &Visit, about: &About, limit: &str) -> Self {
+        if limit.is_empty() || *visit.call.head.method() == Method::POST {
+            return Self::default();
+        }
+        let text = |number: Option<u64>| number.map(|number| number.to_string()).unwrap_or_default();
+        let own = about.record.as_ref().and_then(|user| user.overrides.get(limit));
+        let of_plan = about.own().and_then(|sheet| sheet.limit(limit));
+        let clock = clock(visit, about.record.as_ref());
+        match (own, of_plan) {
+            (Some(own), _) => Self {
+                limit: text(own.limit),
+                capacity: text(own.capacity),
+                refill_per_minute: text(own.refill_per_minute),
+                expires_at: own.expires_at.map(|at| clock.field(at)).unwrap_or_default(),
+            },
+            (None, Some(plan)) => Self {
+                limit: text(plan.limit),
+                capacity: text(plan.capacity),
+                refill_per_minute: text(plan.refill_per_minute),
+                expires_at: String::new(),
+            },
+            (None, None) => Self::default(),
+        }
+    }
+}
+
 pub async fn overrides(visit: Visit) -> Shown {
     let about = About::of(&visit).await?;
     let limit = visit.form.given("limit").or(visit.query.given("limit")).unwrap_or_default().to_owned();
     let at = |number: &str| format!("/overrides/{limit}/{number}");
+    let present = Present::of(&visit, &about, &limit);
     let fields = vec![
         Field::new("limit", "Limit", Control::Choice(about.limits(|_| true)))
             .value(limit.as_str())
             .pointer(format!("/overrides/{limit}")),
         Field::new("number", "Its limit", Control::Number)
             .hint("Of a window (credits in millionths) or of calls at the same time. Empty everywhere: the override is taken away.")
+            .value(present.limit)
             .pointer(at("limit")),
-        Field::new("capacity", "At once", Control::Number).hint("Of a bucket.").pointer(at("capacity")),
+        Field::new("capacity", "At once", Control::Number)
+            .hint("Of a bucket.")
+            .value(present.capacity)
+            .pointer(at("capacity")),
         Field::new("refill_per_minute", "A minute", Control::Number)
             .hint("Of a bucket.")
+            .value(present.refill_per_minute)
             .pointer(at("refill_per_minute")),
         Field::new("expires_at", "Until", Control::Moment)
-            .hint("In the user's zone. Empty: until it is taken away."),
+            .hint("In the user's zone. Empty: until it is taken away.")
+            .value(present.expires_at),
         Field::reason(),
     ];
     let deed = about.deed(

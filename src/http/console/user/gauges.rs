@@ -60,25 +60,25 @@ pub struct Window {
 }
 
 impl Row {
-    fn meter_words(&self) -> String {
+    pub fn meter_words(&self) -> String {
         self.meter.as_deref().unwrap_or("calls at once").replace('_', " ")
     }
 
-    fn show(&self, value: &Count) -> Markup {
+    pub fn show(&self, value: &Count) -> Markup {
         value.of(self.meter.as_deref().unwrap_or_default())
     }
 
     /// All there is at the most.
-    fn whole(&self) -> Count {
+    pub fn whole(&self) -> Count {
         Count(self.limit.0.saturating_add(self.granted.0))
     }
 
-    fn whole_shown(&self) -> Markup {
+    pub fn whole_shown(&self) -> Markup {
         self.show(&self.whole())
     }
 
     /// What is gone: used, in use, or not refilled yet.
-    fn gone(&self) -> Count {
+    pub fn gone(&self) -> Count {
         match self.kind.as_str() {
             "slots" => self.in_use,
             "bucket" => Count(self.limit.0.saturating_sub(self.remaining.0).saturating_sub(self.held.0)),
@@ -86,7 +86,7 @@ impl Row {
         }
     }
 
-    fn bar(&self) -> Markup {
+    pub fn bar(&self) -> Markup {
         let whole = self.whole();
         let (gone, held) = (self.gone().part_of(&whole).0, self.held.part_of(&whole).0);
         let class = match (self.state.as_str(), gone + held) {
@@ -98,7 +98,7 @@ impl Row {
         bar(&[(class, gone), ("held", held)])
     }
 
-    fn has_held(&self) -> bool {
+    pub fn has_held(&self) -> bool {
         !self.held.is_zero()
     }
 }

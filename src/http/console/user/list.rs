@@ -1,4 +1,4 @@
-//! Users by id, and those whose id has a part that is looked for.
+//! Users by id: those whose id begins with what is looked for, or has it anywhere.
 
 use askama::Template;
 
@@ -13,10 +13,13 @@ use crate::http::console::visit::{Shown, Visit};
 struct Page {
     shell: Shell,
     q: String,
+    /// Anywhere in the id, which takes a look at every one.
+    anywhere: bool,
     plan: String,
     org: String,
     users: Vec<User>,
     next: Option<String>,
+    first: String,
     is_first: bool,
     clock: Clock,
 }
@@ -24,9 +27,13 @@ struct Page {
 pub async fn page(visit: Visit) -> Shown {
     let field = |name: &str| visit.query.get(name).to_owned();
     let (q, plan, org, cursor) = (field("q"), field("plan"), field("org"), field("cursor"));
-    let at = |path: &str| Target::new(path, &[]).with("q", &q).with("plan", &plan).with("org", &org);
-    let list: List<User> = visit.api.get(at("/v1/admin/users").with("cursor", &cursor)).await?;
-    let next = list.next_cursor.map(|next| at("/console/users").with("cursor", &next).into());
+    let anywhere = visit.query.get("anywhere") == "yes";
+    let at = |path: &str| Target::new(path, &[]).with("plan", &plan).with("org", &org);
+    let wanted = at("/v1/admin/users").with(if anywhere { "q" } else { "prefix" }, &q);
+    let list: List<User> = visit.api.get(wanted.with("cursor", &cursor)).await?;
+    let here = || at("/console/users").with("q", &q).with("anywhere", if anywhere { "yes" } else { "" });
+    let next = list.next_cursor.map(|next| here().with("cursor", &next).into());
+    let first = here().into();
     let (shell, clock, is_first) = (visit.shell("Users"), visit.clock(), cursor.is_empty());
-    show(&Page { shell, q, plan, org, users: list.data, next, is_first, clock })
+    show(&Page { shell, q, anywhere, first, plan, org, users: list.data, next, is_first, clock })
 }
