@@ -1,6 +1,7 @@
 //! The asking side: one thread, many kept-alive connections, each with one
 //! request on its way at a time.
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -53,7 +54,7 @@ pub fn drive(way: Way, work: impl Work + 'static) -> anyhow::Result<Tally> {
         let source = Arc::new(Mutex::new(Source { work, begun, taken: 0 }));
         let tasks: Vec<_> = streams
             .into_iter()
-            .map(|stream| tokio::spawn(Connection::new(stream, way).run(source.clone(), begun)))
+            .map(|stream| tokio::spawn(Asker::new(stream, way).run(source.clone(), begun)))
             .collect();
         let mut all = Tally::default();
         for task in tasks {
@@ -80,18 +81,24 @@ impl<W: Work> Source<W> {
     }
 }
 
-struct Connection {
+/// One that is kept alive, with at most one request on its way.
+pub struct Connection {
     stream: TcpStream,
+    answer: Vec<u8>,
+}
+
+/// Asks over one connection, one request after the other.
+struct Asker {
+    connection: Connection,
     way: Way,
     request: Vec<u8>,
-    answer: Vec<u8>,
     tally: Tally,
 }
 
-impl Connection {
+impl Asker {
     fn new(stream: TcpStream, way: Way) -> Self {
-        let (request, answer) = (Vec::with_capacity(1024), vec![0; 64 * 1024]);
-        Self { stream, way, request, answer, tally: Tally::default() }
+        let connection = Connection::new(stream);
+        Self { connection, way, request: Vec::with_capacity(1024), tally: Tally::default() }
     }
 
     async fn run<W: Work>(mut self, source: Arc<Mutex<Source<W>>>, begun: Instant) -> anyhow::Result<Tally> {
@@ -114,17 +121,29 @@ impl Connection {
                     asked = due;
                 }
             }
-            self.stream.write_all(&self.request).await?;
-            let (status, head, whole) = self.read_answer().await?;
+            let (status, body) = self.connection.exchange(&self.request).await?;
             let latency = asked.elapsed().as_nanos();
             self.tally.latencies.push(u32::try_from(latency).unwrap_or(u32::MAX));
-            let made = self.note(status, head, whole, items);
+            let made = note(&mut self.tally, self.way, status, &body, items);
             if !made.is_empty() {
                 let mut source = source.lock().unwrap_or_else(PoisonError::into_inner);
                 self.tally.holds.extend(made.into_iter().filter_map(|hold| source.work.made(hold)));
             }
         }
         Ok(self.tally)
+    }
+}
+
+impl Connection {
+    pub fn new(stream: TcpStream) -> Self {
+        Self { stream, answer: vec![0; 64 * 1024] }
+    }
+
+    /// Sends a request and reads its answer: status and body.
+    pub async fn exchange(&mut self, request: &[u8]) -> anyhow::Result<(u16, Cow<'_, str>)> {
+        self.stream.write_all(request).await?;
+        let (status, head, whole) = self.read_answer().await?;
+        Ok((status, String::from_utf8_lossy(&self.answer[head..whole])))
     }
 
     /// Reads one answer to its end: status, end of the head, end of the body.
@@ -149,26 +168,24 @@ impl Connection {
             }
         }
     }
+}
 
-    /// Counts an answer; gives the holds that it made.
-    fn note(&mut self, status: u16, head: usize, whole: usize, items: usize) -> Vec<HoldText> {
-        let body = String::from_utf8_lossy(&self.answer[head..whole]);
-        let tally = &mut self.tally;
-        let all_well = items == 1 || body.matches("{\"status\":200,").count() == items;
-        if status != self.way.status || !all_well {
-            tally.wrong += 1;
-            let text = || format!("{status} {}", body.chars().take(600).collect::<String>());
-            tally.one_wrong.get_or_insert_with(text);
-            return Vec::new();
-        }
-        tally.items += items as u64;
-        if !self.way.keeps_holds || !body.contains("\"decision\":\"allow\"") {
-            return Vec::new();
-        }
-        let found = body.match_indices("\"id\":\"hold_").take(items);
-        let id = |(at, _): (usize, &str)| body.as_bytes().get(at + 6..at + 6 + size_of::<HoldText>());
-        found.filter_map(id).filter_map(|id| HoldText::try_from(id).ok()).collect()
+/// Counts an answer; gives the holds that it made.
+fn note(tally: &mut Tally, way: Way, status: u16, body: &str, items: usize) -> Vec<HoldText> {
+    let all_well = items == 1 || body.matches("{\"status\":200,").count() == items;
+    if status != way.status || !all_well {
+        tally.wrong += 1;
+        let text = || format!("{status} {}", body.chars().take(600).collect::<String>());
+        tally.one_wrong.get_or_insert_with(text);
+        return Vec::new();
     }
+    tally.items += items as u64;
+    if !way.keeps_holds || !body.contains("\"decision\":\"allow\"") {
+        return Vec::new();
+    }
+    let found = body.match_indices("\"id\":\"hold_").take(items);
+    let id = |(at, _): (usize, &str)| body.as_bytes().get(at + 6..at + 6 + size_of::<HoldText>());
+    found.filter_map(id).filter_map(|id| HoldText::try_from(id).ok()).collect()
 }
 
 /// The status, the end of the head and the length of the body, once the head

@@ -47,6 +47,9 @@ pub struct Options {
     /// Limits of the plan
     #[arg(long, default_value_t = 8)]
     pub limits: usize,
+    /// Calls of each user that stay open all the time
+    #[arg(long, default_value_t = 0)]
+    pub open: usize,
     /// All calls are counted on one pool as well, which never refuses
     #[arg(long)]
     pub pool: bool,

@@ -51,6 +51,14 @@ impl Process {
         self.child.id()
     }
 
+    /// Asks it to end, and waits until it has.
+    #[allow(dead_code, reason = "for measurements that stop a server")]
+    pub fn stop(&mut self) -> anyhow::Result<()> {
+        Command::new("kill").arg(self.pid().to_string()).status()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
     fn wait_until_ready(&mut self, path: &str) -> anyhow::Result<()> {
         let patience = Instant::now() + Duration::from_secs(120);
         loop {

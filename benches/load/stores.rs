@@ -42,6 +42,17 @@ impl Stores {
         ]
     }
 
+    /// Keys of Redis, and bytes that they take.
+    #[allow(dead_code, reason = "for measurements that look at it")]
+    pub fn redis_size(&self) -> anyhow::Result<(u64, u64)> {
+        let port = self.redis.port.to_string();
+        let ask = |words: &[&str]| Command::new("redis-cli").args(["-p", &port]).args(words).output();
+        let keys = String::from_utf8(ask(&["DBSIZE"])?.stdout)?;
+        let info = String::from_utf8(ask(&["INFO", "memory"])?.stdout)?;
+        let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap_or("0");
+        Ok((keys.trim().parse()?, used.trim().parse()?))
+    }
+
     /// For those who want to look at them from outside.
     pub fn told(&self) -> String {
         let [redis, postgres] = [&self.redis, &self.postgres].map(|server| (server.child.id(), server.port));

@@ -78,6 +78,7 @@ impl Target {
         for _ in 0..2 {
             target.meet_everybody(options, &target.tokens.open)?;
         }
+        target.leave_open(options)?;
         if options.wants("refused") {
             put_sheet(target.address(), &target.tokens.closed, open)?;
             target.meet_everybody(options, &target.tokens.closed)?;
@@ -123,6 +124,19 @@ impl Target {
             bail!("the first checks were answered {wrong}");
         }
         self.settle_all(options, token, tally.holds)
+    }
+
+    /// Opens calls that nobody settles.
+    fn leave_open(&self, options: &Options) -> anyhow::Result<()> {
+        let way = Way { rate: 0, seconds: None, ..self.way(options) };
+        for _ in 0..options.open {
+            let picks = Picks::spread(options.users, options.users);
+            let tally = drive(way, Checks::some(&self.tokens.open, picks, options.users))?;
+            if let Some(wrong) = tally.one_wrong {
+                bail!("a check was answered {wrong}");
+            }
+        }
+        Ok(())
     }
 
     /// Settles what a run has left open, uncounted.
