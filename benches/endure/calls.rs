@@ -6,7 +6,6 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use tokio::net::TcpStream;
 
 use crate::Options;
@@ -25,14 +24,18 @@ pub struct Outcome {
     pub is_lost: bool,
 }
 
-/// Tries of one request, at all nodes in turn, with pauses once all have failed.
+/// Tries of one request, at all nodes in turn: at the next one at once where a connection
+/// breaks; after a pause where all of them have broken, or one says that it cannot now.
 const TRIES: u32 = 400;
 const PAUSE: Duration = Duration::from_millis(10);
+const REST: Duration = Duration::from_millis(250);
+/// Servers close connections that were idle for longer than they say.
+const IDLE: Duration = Duration::from_secs(30);
 
 pub struct Calls {
     nodes: Vec<SocketAddr>,
-    /// Connections nobody uses now, by node.
-    idle: Vec<Mutex<Vec<Connection>>>,
+    /// Connections nobody uses now, by node, and since when.
+    idle: Vec<Mutex<Vec<(Connection, Instant)>>>,
     checks: Mutex<Checks>,
     token: String,
     call: Duration,
@@ -95,31 +98,34 @@ impl Calls {
     async fn ask(&self, number: usize, request: &[u8]) -> (Option<Vec<u8>>, u32) {
         for again in 0..TRIES {
             let node = (number + again as usize) % self.nodes.len();
-            if let Ok(hold) = self.ask_at(node, request).await {
-                return (Some(hold), again);
-            }
-            if (again as usize + 1).is_multiple_of(self.nodes.len()) {
-                tokio::time::sleep(PAUSE).await;
+            match self.ask_at(node, request).await {
+                Ok(Some(hold)) => return (Some(hold), again),
+                Ok(None) => tokio::time::sleep(REST).await,
+                Err(_) if (again as usize + 1).is_multiple_of(self.nodes.len()) => {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                Err(_) => {}
             }
         }
         (None, TRIES)
     }
 
-    async fn ask_at(&self, node: usize, request: &[u8]) -> anyhow::Result<Vec<u8>> {
+    /// The hold that the answer names; `None`: the node answered that it cannot.
+    async fn ask_at(&self, node: usize, request: &[u8]) -> anyhow::Result<Option<Vec<u8>>> {
         let idle = lock(&self.idle[node]).pop();
         let mut connection = match idle {
-            Some(connection) => connection,
-            None => {
+            Some((connection, since)) if since.elapsed() < IDLE => connection,
+            _ => {
                 let stream = TcpStream::connect(self.nodes[node]).await?;
                 stream.set_nodelay(true)?;
                 Connection::new(stream)
             }
         };
         let (status, body) = connection.exchange(request).await?;
-        anyhow::ensure!(status == 200, "answered {status}");
-        let at = body.find("\"id\":\"hold_").context("no hold")? + 6;
-        let hold = body.as_bytes()[at..].get(..size_of::<HoldText>()).context("no hold")?.to_vec();
-        lock(&self.idle[node]).push(connection);
+        let at = body.find("\"id\":\"hold_").filter(|_| status == 200).map(|at| at + 6);
+        let hold = at.and_then(|at| body.as_bytes().get(at..at + size_of::<HoldText>()));
+        let hold = hold.map(<[u8]>::to_vec);
+        lock(&self.idle[node]).push((connection, Instant::now()));
         Ok(hold)
     }
 }

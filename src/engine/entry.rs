@@ -57,10 +57,35 @@ pub(super) struct State {
     /// Unfinished holds, and finished ones until that is on record (a user's
     /// account only).
     pub holds: AsIsMap<HoldId, Arc<Hold>>,
-    /// Request ids: when the hold finished, `Millis::MAX` while it has not.
-    pub requests: AsIsMap<u64, (HoldId, Millis)>,
+    /// Request ids, by their digests.
+    pub requests: AsIsMap<u64, Seen>,
     /// Waits told by a pool.
     pub promises: Option<Box<Promises>>,
+}
+
+/// The hold that a request id stands for. There is one for each call of a day, so the id
+/// is kept in words: with a number of sixteen bytes an entry would take half as much again.
+#[derive(Clone, Copy)]
+pub(super) struct Seen {
+    hold: [u64; 2],
+    /// `Millis::MAX` while it has not.
+    finished: Millis,
+}
+
+impl Seen {
+    pub fn new(hold: HoldId, finished: Millis) -> Self {
+        Self { hold: [(hold.0 >> 64) as u64, hold.0 as u64], finished }
+    }
+
+    fn hold(self) -> HoldId {
+        let [high, low] = self.hold.map(u128::from);
+        HoldId(high << 64 | low)
+    }
+
+    /// A request id counts until a day after its hold finished.
+    fn is_kept(self, now: Millis) -> bool {
+        self.finished == Millis::MAX || self.finished.plus_ms(REQUESTS_KEPT_MS) > now
+    }
 }
 
 /// Accounts that must not be dropped.
@@ -77,17 +102,14 @@ impl State {
 
     /// The hold that a request id stands for.
     pub fn request(&mut self, digest: u64, now: Millis) -> Option<HoldId> {
-        let (hold, finished) = *self.requests.get(&digest)?;
-        let expired = finished != Millis::MAX && finished.plus_ms(REQUESTS_KEPT_MS) <= now;
-        (!expired).then_some(hold)
+        self.requests.get(&digest).filter(|seen| seen.is_kept(now)).map(|seen| seen.hold())
     }
 
-    /// Remembers a request id until a day after its hold finished.
+    /// Remembers a request id.
     pub fn remember(&mut self, digest: u64, hold: HoldId, finished: Millis, now: Millis) {
         if self.requests.len() == self.requests.capacity() {
-            let kept = |finished: Millis| finished == Millis::MAX || finished.plus_ms(REQUESTS_KEPT_MS) > now;
-            self.requests.retain(|_, (_, finished)| kept(*finished));
+            self.requests.retain(|_, seen| seen.is_kept(now));
         }
-        self.requests.insert(digest, (hold, finished));
+        self.requests.insert(digest, Seen::new(hold, finished));
     }
 }

@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use super::entry::{AsIsMap, Entry, Guards, Pins, State};
+use super::entry::{AsIsMap, Entry, Guards, Pins, Seen, State};
 use super::lines::{self, Lines};
 use super::outbox::Outbox;
 use super::refusing::{count_shadow_refusals, rests_on_unrecorded, spread_pool_waits};
@@ -265,7 +265,8 @@ impl MemoryEngine {
         }
         state.account = loaded.account;
         state.holds = loaded.unfinished.into_iter().map(|hold| (hold.id, hold)).collect();
-        state.requests = loaded.requests.into_iter().map(|(digest, id, at)| (digest, (id, at))).collect();
+        state.requests =
+            loaded.requests.into_iter().map(|(digest, id, at)| (digest, Seen::new(id, at))).collect();
         state.loaded = true;
     }
 

@@ -3,13 +3,15 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::packing::Packed;
+use super::packing::{Packed, PackedReceipt};
 use super::{LedgerError, Org, Record, RecordKind, Rights, User};
-use crate::domain::hold::Hold;
+use crate::domain::hold::{Hold, Receipt};
 
 /// First byte of a packed hold. A new form gets a new number, and the old one
 /// stays readable.
-const HOLD_FORMAT: u8 = 2;
+const HOLD_FORMAT: u8 = 3;
+/// With receipts as they are.
+const PLAIN_RECEIPTS_FORMAT: u8 = 2;
 /// All fields as they are.
 const PLAIN_FORMAT: u8 = 1;
 
@@ -24,7 +26,8 @@ pub(super) fn pack_hold(hold: &Hold) -> Result<Vec<u8>, LedgerError> {
 /// Reads the body of a hold on record, for whoever looks at the tables.
 pub fn unpack_hold(bytes: &[u8]) -> Result<Hold, LedgerError> {
     match bytes.split_first() {
-        Some((&HOLD_FORMAT, fields)) => whole(fields).map(Packed::unpack),
+        Some((&HOLD_FORMAT, fields)) => whole(fields).map(Packed::<PackedReceipt>::unpack),
+        Some((&PLAIN_RECEIPTS_FORMAT, fields)) => whole(fields).map(Packed::<Receipt>::unpack),
         Some((&PLAIN_FORMAT, fields)) => whole(fields),
         Some((format, _)) => Err(LedgerError::Corrupt(format!("a hold in the unknown form {format}"))),
         None => Err(LedgerError::Corrupt("a hold without bytes".into())),

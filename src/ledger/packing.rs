@@ -17,11 +17,23 @@ use crate::domain::ids::{HoldId, Label, Name, RequestId, UserId, parse_uuid};
 use crate::domain::quantity::Ppm;
 use crate::domain::time::{DAY_MS, Millis};
 
+mod receipts;
+
+pub(super) use receipts::PackedReceipt;
+
 /// What a call usually comes to; by their places from 1 on.
 const OUTCOMES: [&str; 1] = ["completed"];
 
+/// `R`: how its receipts stand.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Packed {
+pub(super) struct Packed<R = PackedReceipt> {
+    head: Head,
+    receipts: Vec<R>,
+    rest: Rest,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Head {
     id: [u8; 16],
     tenant: TenantRef,
     user: UserId,
@@ -50,7 +62,10 @@ pub(super) struct Packed {
     /// Beside what was granted.
     reserved: Beside,
     amounts: Vec<(Label, u64)>,
-    receipts: Vec<Receipt>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Rest {
     progress: u64,
     extends: Vec<Mark>,
     stage: PackedStage,
@@ -120,11 +135,11 @@ enum Outcome {
     Other(String),
 }
 
-impl Packed {
+impl Packed<PackedReceipt> {
     pub fn of(hold: &Hold) -> Self {
         let created = hold.created_at;
         let Granted { input_tokens, max_output_tokens, is_final } = hold.granted;
-        Self {
+        let head = Head {
             id: hold.id.0.to_be_bytes(),
             tenant: hold.tenant,
             user: hold.user.clone(),
@@ -148,48 +163,65 @@ impl Packed {
             max_output_tokens,
             reserved: Beside::of(&hold.reserved, input_tokens, max_output_tokens),
             amounts: hold.amounts.clone(),
-            receipts: hold.receipts.clone(),
+        };
+        let rest = Rest {
             progress: hold.progress,
             extends: hold.extends.iter().map(Mark::of).collect(),
             stage: PackedStage::of(hold),
-        }
+        };
+        let receipts = hold.receipts.iter().map(|receipt| PackedReceipt::of(receipt, created));
+        Self { head, receipts: receipts.collect(), rest }
     }
 
     pub fn unpack(self) -> Hold {
-        let id = HoldId(u128::from_be_bytes(self.id));
-        let created_at = after(id.made_at(), self.created);
-        let stage = self.stage.unpack(created_at, self.model.as_ref());
+        self.unpack_with(PackedReceipt::unpack)
+    }
+}
+
+impl Packed<Receipt> {
+    /// Of the form before this one, which had receipts as they are.
+    pub fn unpack(self) -> Hold {
+        self.unpack_with(|receipt, _| receipt)
+    }
+}
+
+impl<R> Packed<R> {
+    fn unpack_with(self, receipt: impl Fn(R, Millis) -> Receipt) -> Hold {
+        let Self { head, receipts, rest } = self;
+        let id = HoldId(u128::from_be_bytes(head.id));
+        let created_at = after(id.made_at(), head.created);
+        let stage = rest.stage.unpack(created_at, head.model.as_ref());
         Hold {
             id,
-            tenant: self.tenant,
-            user: self.user,
-            org: self.org,
-            pool: self.pool,
-            request: self.request.map(Mark::unpack),
-            plan: self.plan,
-            plan_version: self.plan_version,
-            admits_user: self.flags & 1 != 0,
-            models_version: self.models_version,
-            model: self.model,
-            feature: self.feature,
-            bulk: self.flags & 2 != 0,
+            tenant: head.tenant,
+            user: head.user,
+            org: head.org,
+            pool: head.pool,
+            request: head.request.map(Mark::unpack),
+            plan: head.plan,
+            plan_version: head.plan_version,
+            admits_user: head.flags & 1 != 0,
+            models_version: head.models_version,
+            model: head.model,
+            feature: head.feature,
+            bulk: head.flags & 2 != 0,
             created_at,
-            expires_at: after(created_at, self.expires),
-            lease_seconds: self.lease_seconds,
-            lives_until: after(created_at, self.lives),
-            day: self.day.wrapping_add(day_of(created_at)),
-            caps: self.caps,
-            cache_read_weight: self.cache_read_weight,
+            expires_at: after(created_at, head.expires),
+            lease_seconds: head.lease_seconds,
+            lives_until: after(created_at, head.lives),
+            day: head.day.wrapping_add(day_of(created_at)),
+            caps: head.caps,
+            cache_read_weight: head.cache_read_weight,
             granted: Granted {
-                input_tokens: self.input_tokens,
-                max_output_tokens: self.max_output_tokens,
-                is_final: self.flags & 4 != 0,
+                input_tokens: head.input_tokens,
+                max_output_tokens: head.max_output_tokens,
+                is_final: head.flags & 4 != 0,
             },
-            reserved: self.reserved.unpack(self.input_tokens, self.max_output_tokens),
-            amounts: self.amounts,
-            receipts: self.receipts,
-            progress: self.progress,
-            extends: self.extends.into_iter().map(Mark::unpack).collect(),
+            reserved: head.reserved.unpack(head.input_tokens, head.max_output_tokens),
+            amounts: head.amounts,
+            receipts: receipts.into_iter().map(|packed| receipt(packed, created_at)).collect(),
+            progress: rest.progress,
+            extends: rest.extends.into_iter().map(Mark::unpack).collect(),
             stage,
         }
     }

@@ -1,7 +1,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::domain::plan::PerCall;
+use crate::domain::charge::{CellId, MeterCode};
+use crate::domain::hold::Opening;
+use crate::domain::plan::{PerCall, Scope};
 use crate::ledger::encoding::{pack_hold, unpack_hold};
 
 fn name(text: &str) -> Option<Name> {
@@ -10,6 +12,25 @@ fn name(text: &str) -> Option<Name> {
 
 fn mark(id: &str) -> RequestMark {
     RequestMark { id: RequestId::parse(id).unwrap(), fingerprint: [9; 16] }
+}
+
+/// A bucket, slots, and windows of a day and of a month.
+fn receipts(created_at: Millis) -> Vec<Receipt> {
+    let day = Millis(created_at.0 - created_at.0.rem_euclid(DAY_MS));
+    let window = |days_before: i64, days: i64| {
+        let start = day.plus_ms(-days_before * DAY_MS);
+        Some((start, start.plus_ms(days * DAY_MS)))
+    };
+    let receipt = |cell: u64, meter, reserved, window| {
+        let cell = CellId(cell.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        Receipt { scope: Scope::User, cell, meter, reserved, window, opens: None }
+    };
+    vec![
+        receipt(1, MeterCode::REQUESTS, 1, None),
+        receipt(2, MeterCode::SLOTS, 1, None),
+        receipt(3, MeterCode::REQUESTS, 1, window(0, 1)),
+        receipt(4, MeterCode::TOTAL, 1712, window(28, 31)),
+    ]
 }
 
 /// A call as most are.
@@ -50,7 +71,7 @@ fn usual() -> Hold {
         granted: Granted { input_tokens: 1200, max_output_tokens: 512, is_final: false },
         reserved: tokens,
         amounts: Vec::new(),
-        receipts: Vec::new(),
+        receipts: receipts(created_at),
         progress: 0,
         extends: Vec::new(),
         stage: Stage::Settled(Box::new(Settlement {
@@ -74,9 +95,22 @@ fn usual() -> Hold {
 #[test]
 fn a_usual_hold_takes_few_bytes() {
     let packed = pack_hold(&usual()).unwrap();
+    let second = postcard::to_allocvec(&second_form()).unwrap();
     let plain = postcard::to_allocvec(&usual()).unwrap();
     assert_eq!(unpack_hold(&packed).unwrap(), usual());
-    assert!(packed.len() < 192 && plain.len() >= 250, "{} of {}", packed.len(), plain.len());
+    let lengths = [packed.len(), second.len(), plain.len()];
+    assert!(lengths[0] < 256 && lengths[1] > 268 && lengths[2] > 330, "{lengths:?}");
+}
+
+#[test]
+fn holds_of_the_second_form_stay_readable() {
+    let bytes = postcard::to_extend(&second_form(), vec![2]).unwrap();
+    assert_eq!(unpack_hold(&bytes).unwrap(), usual());
+}
+
+fn second_form() -> Packed<Receipt> {
+    let Packed { head, rest, .. } = Packed::of(&usual());
+    Packed { head, receipts: usual().receipts, rest }
 }
 
 #[test]
@@ -133,6 +167,15 @@ fn stage() -> impl Strategy<Value = Stage> {
     ]
 }
 
+/// At full minutes, or anywhere.
+fn window() -> impl Strategy<Value = (Millis, Millis)> {
+    let minutes = (-100_000_000_i64..100_000_000, -50_000_i64..50_000);
+    prop_oneof![
+        minutes.prop_map(|(start, length)| (Millis(start * 60_000), Millis((start + length) * 60_000))),
+        any::<(i64, i64)>().prop_map(|(start, end)| (Millis(start), Millis(end))),
+    ]
+}
+
 proptest! {
     #[test]
     fn any_hold_comes_back_as_it_was(
@@ -145,6 +188,7 @@ proptest! {
         ],
         (granted, reserved, stage) in (any::<(u64, u64)>(), amounts(), stage()),
         asked in prop_oneof![Just(None), Just(name("sonnet"))],
+        windows in proptest::collection::vec(proptest::option::of(window()), 0..4),
     ) {
         let hold = Hold {
             id: HoldId(id),
@@ -161,6 +205,12 @@ proptest! {
             granted: Granted { input_tokens: granted.0, max_output_tokens: granted.1, is_final: flags[2] },
             reserved,
             stage,
+            receipts: (0..).zip(windows).map(|(cell, window)| Receipt {
+                window,
+                cell: CellId(cell),
+                opens: (cell == 1).then_some(Opening::Session { len: 5 }),
+                ..usual().receipts[0]
+            }).collect(),
             ..usual()
         };
         prop_assert_eq!(unpack_hold(&pack_hold(&hold).unwrap()).unwrap(), hold);
