@@ -21,6 +21,9 @@ pub const MAX_BODY: usize = 64 * 1024;
 /// Largest body of a batch.
 pub const MAX_BATCH_BODY: usize = 1024 * 1024;
 
+/// How long a body that nobody wants is waited for.
+const UNWANTED: Duration = Duration::from_millis(250);
+
 /// Reads the body, at most `max` bytes within `patience`. Empty when there is
 /// none; a body that is there must be JSON by its content type.
 pub async fn read(
@@ -52,6 +55,19 @@ pub async fn read_as(
     match collect(payload, max, patience).await {
         Some(result) => result,
         None => Err(Problem::new(Kind::RequestTimeout, "The body did not arrive in time.")),
+    }
+}
+
+/// Reads and forgets the body of a request that is refused for something else:
+/// what is left unread would cost the caller its connection, and a caller that
+/// is told to slow down would connect anew with each call.
+pub async fn skip(headers: &HeaderMap, payload: &mut Payload) {
+    let length =
+        headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    // Whoever waits to be told to go on will not send it.
+    if length.is_some_and(|length| (1..=MAX_BODY).contains(&length)) && !headers.contains_key(header::EXPECT)
+    {
+        let _ = collect(payload, MAX_BODY, UNWANTED).await;
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use actix_web::dev::Payload;
 use actix_web::http::Method;
 use actix_web::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use actix_web::web::{self, Data};
@@ -18,6 +19,7 @@ use futures_util::FutureExt;
 
 use super::State;
 use super::auth;
+use super::body;
 use super::call::{Call, Head};
 use super::console;
 use super::cors;
@@ -43,10 +45,14 @@ pub async fn front_door(request: HttpRequest, payload: web::Payload, state: Data
     let recording = traced::begin(&state, &request, &found);
     let mut trail = Trail { found, caller: None };
 
+    let mut payload = Some(payload.into_inner());
     let answer = {
-        let handling = pin!(handle(&request, payload, &state, &mut trail, &request_id));
+        let handling = pin!(handle(&request, &mut payload, &state, &mut trail, &request_id));
         traces::within(recording.as_ref(), guarded(handling, show(&request_id))).await
     };
+    if let Some(mut unread) = payload {
+        body::skip(request.headers(), &mut unread).await;
+    }
     let reply = answer.unwrap_or_else(|problem| {
         problem.log_cause(show(&request_id));
         let uri = request.uri();
@@ -109,7 +115,7 @@ impl Trail {
 /// only then what the body says.
 async fn handle(
     request: &HttpRequest,
-    payload: web::Payload,
+    payload: &mut Option<Payload>,
     state: &Data<State>,
     trail: &mut Trail,
     request_id: &HeaderValue,
@@ -151,7 +157,7 @@ async fn handle(
     let call = Call {
         state: state.clone(),
         head: Head::Wire(request.clone()),
-        payload: payload.into_inner(),
+        payload: payload.take().unwrap_or(Payload::None),
         request_id: request_id.clone(),
         route,
         caller: trail.caller.clone(),

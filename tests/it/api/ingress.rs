@@ -1,5 +1,7 @@
 //! The tenant's own limit on its calls, and that probes know none.
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use reqwest::Method;
@@ -119,4 +121,50 @@ async fn probes_are_answered_while_a_tenant_is_at_its_limit() {
         tokio::time::sleep(Duration::from_millis(reply.body["retry_after_ms"].as_u64().unwrap())).await;
     };
     assert_eq!(after, before, "probes take from nobody");
+}
+
+/// One after another over one connection, each with a body: the statuses of the answers.
+fn over_one_connection(url: &str, calls: Vec<(&'static str, String)>) -> Vec<u16> {
+    let stream = TcpStream::connect(url.strip_prefix("http://").unwrap()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut answers = BufReader::new(stream.try_clone().unwrap());
+    let ask = |(path, token): (&'static str, String)| {
+        let body = json!({"user": "u"}).to_string();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        (&stream).write_all(head.as_bytes()).unwrap();
+        // A body may come later than its head.
+        (&stream).write_all(body.as_bytes()).unwrap();
+        let (mut status, mut length) = (0, 0);
+        for line in answers.by_ref().lines() {
+            let line = line.unwrap().to_ascii_lowercase();
+            match line.split_once(": ") {
+                Some(("content-length", value)) => length = value.parse().unwrap(),
+                None if line.is_empty() => break,
+                None => status = line.split(' ').nth(1).unwrap().parse().unwrap(),
+                Some(_) => {}
+            }
+        }
+        answers.read_exact(&mut vec![0; length]).expect("a whole answer");
+        status
+    };
+    calls.into_iter().map(ask).collect()
+}
+
+#[tokio::test]
+async fn who_is_refused_before_the_body_is_read_keeps_the_connection() {
+    let t = Tenant::with(Sheet::new().dr(1000)).await;
+    let (url, ours, nobodys) = (t.url.clone(), t.token.clone(), "nobodys".to_owned());
+    let calls = vec![
+        ("/v1/check", nobodys.clone()),
+        ("/v1/no-such-path", ours.clone()),
+        ("/v1/check", ours.clone()),
+        ("/v1/check", nobodys),
+        ("/v1/check", ours),
+    ];
+    let asked = tokio::task::spawn_blocking(move || over_one_connection(&url, calls));
+    assert_eq!(asked.await.unwrap(), [401, 404, 200, 401, 200]);
 }
