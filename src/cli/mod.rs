@@ -3,6 +3,7 @@
 //! Exit codes: 0 done; 1 the answer is no, or it failed; 2 the call itself is
 //! wrong (an unknown flag, a bad setting, a folder that is not there).
 
+mod backup;
 mod capacity;
 mod doctor;
 mod export;
@@ -69,6 +70,8 @@ enum Command {
     Inspect(inspect::InspectCommand),
     /// Bring the database to this version's schema
     Migrate,
+    /// Copy the ledger and the keys, also from under a running server
+    Backup(backup::BackupArgs),
     /// Look after plan sheets
     #[command(subcommand)]
     Plans(plans::PlansCommand),
@@ -127,6 +130,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Token(command) => token::run(&common, command),
         Command::Inspect(command) => inspect::run(&common, command),
         Command::Migrate => migrate::run(&common),
+        Command::Backup(args) => backup::run(&common, args),
         Command::Plans(command) => plans::run(command),
         Command::Capacity(args) => capacity::run(&common, args),
         Command::Replay(args) => replay::run(args),

@@ -30,11 +30,11 @@ pub use exports::Exports;
 pub use feed::{FeedEvent, FeedMark, FeedPage, FeedQuery};
 pub use history::{AuditEntry, AuditQuery, Edge, History, HistoryQuery};
 pub use minutes::{MinuteRow, MinutesQuery};
-pub use postgres::{PostgresLedger, look_at_postgres};
+pub use postgres::{PostgresLedger, PostgresLook, look_at_postgres};
 pub use ranking::{Figure, Group, KeptPart, PART_ROWS, Ranked, Ranking, RankingQuery, Sums, UsageRow};
 pub use reports::Reports;
 pub use rights::{Granting, Month, Move, Overridden, Rights};
-pub use sqlite::{Durability, Inspection, SqliteLedger, inspect};
+pub use sqlite::{Durability, Inspection, SqliteLedger, back_up, inspect};
 pub use tallies::{
     ActiveUsers, Comparison, FAILED_MAX, Failed, Grounds, OTHER, OTHERS, Output, RECENT_MAX, RefusalCount,
     RefusedCall, RefusedGroup, RefusedMinute, RefusedUser, THEIRS_MAX, Tally, Word,

@@ -144,8 +144,13 @@ impl Service {
     }
 
     async fn compare_slot(&self, fence: Option<Fence>) {
-        let Some(Fence { tenant, .. }) = fence else { return };
-        if let Err(error) = self.settle_slot(tenant).await {
+        let Some(fence) = fence else { return };
+        let tenant = fence.tenant;
+        let compared = async {
+            self.settle_slot(tenant).await?;
+            self.follow_ledger(fence).await
+        };
+        if let Err(error) = compared.await {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(tenant.number = tenant.0, error, "a slot cannot be compared with the ledger");
         }

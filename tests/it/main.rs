@@ -6,6 +6,7 @@
 //! `engine_redis` is the way to Redis, on each of its topologies;
 //! `upstream` puts the service in front of a model vendor;
 //! `traces` looks at what a collector of traces is sent, and at the log;
+//! `doctor` is what it says of installations that are ill;
 //! `docs` runs what the pages tell people to paste; `source` reads the sources.
 #![allow(clippy::unwrap_used)]
 
@@ -14,6 +15,7 @@ mod cli;
 mod console;
 mod contract;
 mod docs;
+mod doctor;
 mod engine_redis;
 pub mod faults;
 mod harness;

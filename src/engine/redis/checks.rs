@@ -1,5 +1,7 @@
 //! What must be so at a Redis before it is trusted with accounts.
 
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
 use redis::{Cmd, Value, cmd};
 
 use super::{Redis, RedisError};
@@ -23,6 +25,10 @@ pub struct Finding {
 
 /// Clocks further apart than this are worth a word.
 const APART_MS: i64 = 250;
+/// The same of Redis and this machine.
+const OFF_MS: i64 = 2_000;
+/// An answer that takes longer is worth a word.
+const SLOW: Duration = Duration::from_millis(5);
 
 impl Redis {
     /// Looks at every primary.
@@ -42,6 +48,7 @@ impl Redis {
             self.check_cluster(&mut findings).await;
         }
         self.check_clocks(&mut findings).await;
+        self.check_latency(&mut findings).await;
         findings
     }
 
@@ -79,9 +86,32 @@ impl Redis {
         let times: Vec<i64> =
             told.iter().filter_map(|(_, answer)| super::keeper::micros(answer.as_ref().ok()?)).collect();
         let (Some(first), Some(last)) = (times.iter().min(), times.iter().max()) else { return };
+        let here = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as i64;
+        let off_ms = (first - here).abs().max((last - here).abs()) / 1000;
+        if off_ms > OFF_MS {
+            let text = format!(
+                "its clock and this machine's are {} s apart: Redis' decides; keep both by NTP",
+                off_ms / 1000
+            );
+            findings.push(Finding { severity: Severity::Warning, server: "all".to_owned(), text });
+        }
         let apart_ms = (last - first) / 1000;
         if apart_ms > APART_MS {
             let text = format!("the primaries' clocks are {apart_ms} ms apart");
+            findings.push(Finding { severity: Severity::Warning, server: "all".to_owned(), text });
+        }
+    }
+
+    /// Every check waits for an answer.
+    async fn check_latency(&self, findings: &mut Vec<Finding>) {
+        let mut quickest = Duration::MAX;
+        for _ in 0..5 {
+            let from = Instant::now();
+            self.everywhere(&cmd("PING")).await;
+            quickest = quickest.min(from.elapsed());
+        }
+        if quickest > SLOW {
+            let text = format!("an answer takes {} ms: put it nearer to the nodes", quickest.as_millis());
             findings.push(Finding { severity: Severity::Warning, server: "all".to_owned(), text });
         }
     }
@@ -113,13 +143,23 @@ fn judge(info: &Info<'_>, is_cluster: bool, tell: &mut impl FnMut(Severity, Stri
     if info.get("cluster_enabled") == Some("1") && !is_cluster {
         tell(Severity::Error, "it belongs to a cluster: its URL must begin with redis+cluster://".to_owned());
     }
-    let memory = match info.get("maxmemory") {
-        None | Some("0") => "no maxmemory is set".to_owned(),
-        Some(bytes) => format!("maxmemory is {bytes} bytes"),
-    };
-    tell(Severity::Info, memory);
-    let append_only = if info.get("aof_enabled") == Some("1") { "on" } else { "off" };
-    tell(Severity::Info, format!("append-only file: {append_only}"));
+    let number = |name| info.get(name).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+    match (number("used_memory"), number("maxmemory")) {
+        (_, 0) => tell(Severity::Info, "no maxmemory is set".to_owned()),
+        // When it is full checks are refused.
+        (used, most) if used / 4 >= most / 5 => {
+            tell(Severity::Warning, format!("{used} of {most} bytes (maxmemory) are used: give it more"));
+        }
+        (_, most) => tell(Severity::Info, format!("maxmemory is {most} bytes")),
+    }
+    match info.get("aof_enabled") {
+        Some("1") => tell(Severity::Info, "append-only file: on".to_owned()),
+        _ => tell(
+            Severity::Warning,
+            "append-only file: off: a restart loses what Postgres does not have yet; set appendonly yes"
+                .to_owned(),
+        ),
+    }
     tell(Severity::Info, format!("replicas: {}", info.get("connected_slaves").unwrap_or("unknown")));
 }
 
@@ -144,14 +184,28 @@ fn read<T: redis::FromRedisValue>(value: Value) -> Result<T, RedisError> {
 mod tests {
     use super::*;
 
-    fn errors(info: &str, is_cluster: bool) -> Vec<String> {
-        let mut errors = Vec::new();
+    fn told(info: &str, is_cluster: bool, level: Severity) -> Vec<String> {
+        let mut all = Vec::new();
         judge(&Info(info), is_cluster, &mut |severity, text| {
-            if severity == Severity::Error {
-                errors.push(text);
+            if severity == level {
+                all.push(text);
             }
         });
-        errors
+        all
+    }
+
+    fn errors(info: &str, is_cluster: bool) -> Vec<String> {
+        told(info, is_cluster, Severity::Error)
+    }
+
+    #[test]
+    fn what_may_be_lost_or_full_is_a_warning() {
+        let good = "aof_enabled:1\r\nused_memory:79\r\nmaxmemory:100\r\n";
+        assert_eq!(told(good, false, Severity::Warning), [""; 0]);
+        for (from, to, part) in [("enabled:1", "enabled:0", "appendonly"), (":79", ":80", "80 of 100")] {
+            let found = told(&good.replace(from, to), false, Severity::Warning);
+            assert!(found.len() == 1 && found[0].contains(part), "{found:?}");
+        }
     }
 
     #[test]

@@ -218,9 +218,11 @@ impl Drains {
     fn on_record(&self, tenant: TenantRef, epoch: u64, drained: u64) {
         let mut state = self.state.lock();
         let Some(seen) = state.slots.get_mut(&tenant).filter(|seen| seen.epoch == epoch) else { return };
+        if drained > seen.drained {
+            // What is left has not waited for longer than since now.
+            seen.behind_since = None;
+        }
         seen.drained = drained;
-        // What is left has not waited for longer than since now.
-        seen.behind_since = None;
         seen.compare();
         for (_, sender) in seen.waiting.extract_if(.., |(number, _)| *number <= drained) {
             let _ = sender.send(true);
@@ -442,6 +444,21 @@ mod tests {
         drains.on_record(TENANT, 2, 9);
         assert!(!lost.recorded().await);
         assert!(!drains.ticket(TENANT, 1, 6).recorded().await, "nobody can tell any more");
+    }
+
+    #[test]
+    fn what_does_not_get_on_is_behind_for_longer_and_longer() {
+        let drains = Drains::default();
+        drains.saw(TENANT, 1, 5);
+        drains.on_record(TENANT, 1, 3);
+        let since = |drains: &Drains| drains.state.lock().slots[&TENANT].behind_since;
+        let behind = since(&drains);
+        assert!(behind.is_some());
+        // The same is told again: nothing came on record.
+        drains.on_record(TENANT, 1, 3);
+        assert_eq!(since(&drains), behind);
+        drains.on_record(TENANT, 1, 5);
+        assert_eq!(since(&drains), None);
     }
 
     #[tokio::test]

@@ -2,6 +2,7 @@
 
 mod connections;
 mod error;
+mod looking;
 mod open;
 mod purging;
 mod statement;
@@ -34,6 +35,8 @@ use crate::domain::hold::Hold;
 use crate::domain::ids::{HoldId, Name, RequestId, TenantId, UserId};
 use crate::domain::slot::{Fence, Slot};
 use crate::domain::time::Millis;
+
+pub use looking::{PostgresLook, look_at_postgres};
 
 /// The ledger in a Postgres database. Any number of processes may use it; what
 /// each of them may commit is told by the fences.
@@ -101,12 +104,6 @@ macro_rules! administer {
 mod exports;
 mod outbox;
 mod reports;
-
-/// Looks at a database without changing it: its place without the password, and
-/// whether its schema is this version's.
-pub async fn look_at_postgres(url: &str) -> Result<(String, bool), LedgerError> {
-    Target::of(url)?.look().await
-}
 
 impl PostgresLedger {
     /// Reaches the database and brings its schema up to date (safely beside

@@ -113,18 +113,7 @@ impl Target {
         connection.close().await.map_err(|error| unopened(&self.place, error))
     }
 
-    /// Looks whether it will do, changing nothing: where it is, and whether its
-    /// schema is this version's.
-    pub async fn look(&self) -> Result<(String, bool), LedgerError> {
-        let connecting = tokio::time::timeout(CONNECT_TIMEOUT, self.options.connect()).await;
-        let connected = connecting.map_err(|_| silent(&self.place))?;
-        let mut connection = connected.map_err(|error| unopened(&self.place, error))?;
-        self.refuse_unfit(&mut connection).await?;
-        let is_current = is_current(&mut connection).await.map_err(|error| unopened(&self.place, error))?;
-        Ok((self.place.clone(), is_current))
-    }
-
-    async fn refuse_unfit(&self, connection: &mut PgConnection) -> Result<(), LedgerError> {
+    pub async fn refuse_unfit(&self, connection: &mut PgConnection) -> Result<(), LedgerError> {
         let text = "SELECT CAST(current_setting('server_version_num') AS integer),
                            current_setting('server_encoding')";
         let asked = sqlx::query_as(text).fetch_one(connection).await;
@@ -160,7 +149,7 @@ async fn is_current(connection: &mut PgConnection) -> sqlx::Result<bool> {
 }
 
 /// The newest schema that this program knows.
-fn newest() -> i64 {
+pub(super) fn newest() -> i64 {
     MIGRATOR.iter().map(|migration| migration.version).max().unwrap_or(0)
 }
 

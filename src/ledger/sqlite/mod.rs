@@ -1,6 +1,7 @@
 //! The ledger in one SQLite file, for a server that needs no other service.
 
 mod administering;
+mod backup;
 mod checkpoint;
 mod commit;
 mod connections;
@@ -51,6 +52,7 @@ use crate::domain::plan::Scope;
 use crate::domain::slot::{Fence, Slot};
 use crate::domain::time::Millis;
 
+pub use backup::back_up;
 pub use inspect::{Inspection, inspect};
 pub use open::Durability;
 

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::domain::charge::TenantRef;
-use crate::domain::slot::{Position, Slot};
+use crate::domain::slot::{Fence, Position, Slot};
 use crate::domain::time::Millis;
 use crate::engine::Lag;
 use crate::ledger::LedgerError;
@@ -42,6 +42,33 @@ impl Service {
         if recorded.drained > 0 {
             tracing::warn!(tenant.number = tenant.0, slot.epoch = recorded.epoch, "a slot is built anew");
         }
+        self.build_anew(tenant, recorded).await
+    }
+
+    /// Whether the ledger has less than was on record when a portion was read: it was restored
+    /// from a backup, or a replica that was behind has taken its place. What it has counts.
+    pub(in crate::service) async fn follow_ledger(&self, read: Fence) -> Result<(), ServiceError> {
+        let has_forgotten = |recorded: Slot| recorded.epoch == read.epoch && recorded.drained < read.from;
+        if !has_forgotten(self.recorded_slot(read.tenant).await?) {
+            return Ok(());
+        }
+        let _turn = self.slot_turn(read.tenant).await;
+        // Whoever had the turn may have done it.
+        let recorded = self.recorded_slot(read.tenant).await?;
+        if !has_forgotten(recorded) {
+            return Ok(());
+        }
+        tracing::error!(
+            tenant.number = read.tenant.0,
+            slot.epoch = recorded.epoch,
+            was_on_record = read.from,
+            is_on_record = recorded.drained,
+            "the ledger has forgotten what was on record: the slot is built anew from what it has"
+        );
+        self.build_anew(read.tenant, recorded).await
+    }
+
+    async fn build_anew(&self, tenant: TenantRef, recorded: Slot) -> Result<(), ServiceError> {
         // What it still has goes on record first: all of it was answered.
         self.engine.close_slot(tenant, recorded.epoch).await?;
         self.drain_slot(tenant).await?;

@@ -27,14 +27,28 @@ impl Registry {
             Some(on_record) => on_record,
             None => self.record_installation().await?,
         };
-        if on_record.server_key != self.files.fingerprint() {
-            return Err(ServiceError::Corrupt(
-                "this node's server key is not that of the other nodes: give it theirs \
-                 (the file keys/server.key of the first node's data directory) as APPORTION_SERVER_KEY"
-                    .into(),
-            ));
-        }
+        self.compare_key(&on_record)?;
         u64::from_str_radix(&on_record.id, 16).map_err(|error| ServiceError::Corrupt(error.to_string()))
+    }
+
+    /// Whether this node has the secret of the others, if there are any. Changes nothing.
+    ///
+    /// # Errors
+    /// As [`installation`](Self::installation).
+    pub async fn has_the_common_key(&self) -> Result<(), ServiceError> {
+        let on_record = self.recorded_installation().await?;
+        on_record.map_or(Ok(()), |on_record| self.compare_key(&on_record))
+    }
+
+    fn compare_key(&self, on_record: &Installation) -> Result<(), ServiceError> {
+        if on_record.server_key == self.files.fingerprint() {
+            return Ok(());
+        }
+        Err(ServiceError::Corrupt(
+            "this node's server key is not that of the other nodes: give it theirs \
+             (the file keys/server.key of the first node's data directory) as APPORTION_SERVER_KEY"
+                .into(),
+        ))
     }
 
     async fn recorded_installation(&self) -> Result<Option<Installation>, ServiceError> {
@@ -88,6 +102,8 @@ mod tests {
         bench.registry.installation().await.unwrap();
         let elsewhere = tempfile::tempdir().unwrap();
         let stranger = Bench::open(&bench.ledger, &elsewhere, true).await;
+        stranger.has_the_common_key().await.unwrap_err();
+        bench.registry.has_the_common_key().await.unwrap();
         let error = stranger.installation().await.unwrap_err();
         assert!(error.to_string().contains("APPORTION_SERVER_KEY"), "{error}");
     }

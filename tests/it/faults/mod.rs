@@ -1,5 +1,6 @@
 //! Killed in the middle, crowded from all sides: the figures stay right.
 
+mod backup;
 mod deletion;
 mod exporter;
 mod exporting;
@@ -10,7 +11,9 @@ mod parallel;
 mod postgres;
 pub mod process;
 mod rights;
+mod rotation;
 pub mod soak;
 mod stop;
 mod store;
+mod versions;
 mod webhooks;

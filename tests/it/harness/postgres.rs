@@ -166,6 +166,24 @@ impl Database {
     pub fn psql(&self, text: &str) -> String {
         self.server.psql(&self.name, text)
     }
+
+    /// As docs/operations.md says it.
+    pub fn dump(&self, file: &Path) {
+        self.run("pg_dump", &["--format=custom", &format!("--file={}", file.display()), &self.url()]);
+    }
+
+    pub fn restore(&self, file: &Path) {
+        self.run(
+            "pg_restore",
+            &["--no-owner", &format!("--dbname={}", self.url()), &file.display().to_string()],
+        );
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) {
+        let done = Command::new(self.server.programs.join(program)).args(arguments).output();
+        let done = done.expect("a client of Postgres runs");
+        assert!(done.status.success(), "{program}: {}", String::from_utf8_lossy(&done.stderr));
+    }
 }
 
 impl Drop for Database {

@@ -19,4 +19,4 @@ mod truth;
 
 pub use load::Load;
 pub use pair::Pair;
-pub use truth::{Loss, eventually, every_key_ends};
+pub use truth::{Loss, check, eventually, every_key_ends};

@@ -141,6 +141,11 @@ impl Pair {
         self.nodes[node].as_ref().expect("it runs")
     }
 
+    /// The directory of a node.
+    pub fn place(&self, node: usize) -> &Path {
+        self.places[node].path()
+    }
+
     pub fn client(&self, node: usize) -> &Client {
         &self.clients[node]
     }

@@ -1,6 +1,9 @@
 //! `apportion doctor`: looks at everything a server needs and says in plain
 //! words what is wrong and what to do. It changes nothing.
 
+mod machine;
+
+use std::cmp::Ordering;
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -14,7 +17,7 @@ use secrecy::{ExposeSecret, SecretString};
 use crate::config::{Config, Stores};
 use crate::domain::time::{Millis, set_tzdata_dir, tz_version};
 use crate::engine::redis::{Redis, Severity};
-use crate::ledger::{Inspection, inspect, look_at_postgres};
+use crate::ledger::{Inspection, PostgresLook, inspect, look_at_postgres};
 use crate::startup::{self, DataDir};
 use crate::traces;
 
@@ -93,12 +96,14 @@ fn examine(config: &Config) -> Vec<Finding> {
     let holder = dir.holder();
     let mut findings = vec![Finding::good("settings", "read, every value makes sense")];
     findings.extend(directory(dir.path()));
+    findings.extend(machine::disk(dir.path(), matches!(config.stores, Stores::Embedded(_))));
     findings.push(lock(holder.as_deref()));
+    findings.extend(machine::open_files(config.http.max_connections, holder.as_deref().and_then(pid_of)));
     match &config.stores {
         Stores::Embedded(_) => findings.extend(database(&dir)),
         Stores::Shared { redis_url, database_url, .. } => {
             let servers = async {
-                let mut findings = vec![postgres(database_url).await];
+                let mut findings = postgres(config, database_url).await;
                 findings.extend(redis(redis_url).await);
                 findings
             };
@@ -184,6 +189,11 @@ fn lock(holder: Option<&str>) -> Finding {
     }
 }
 
+/// Of the server that wrote this about itself.
+fn pid_of(holder: &str) -> Option<u32> {
+    holder.strip_prefix("process ")?.split(',').next()?.parse().ok()
+}
+
 fn database(dir: &DataDir) -> Vec<Finding> {
     const SUBJECT: &str = "database";
     let path = dir.database();
@@ -197,18 +207,7 @@ fn database(dir: &DataDir) -> Vec<Finding> {
     let Some(Inspection { schema, schema_known, damage }) = found else {
         return vec![Finding::good(SUBJECT, format!("{shown} is not there yet; the first start makes it"))];
     };
-    let version = if schema > schema_known {
-        let text =
-            format!("{shown} has schema {schema}, this program knows {schema_known}: use a newer version");
-        Finding::bad(SUBJECT, text)
-    } else if schema < schema_known {
-        let text = format!(
-            "{shown} has schema {schema}; the next start (or `apportion migrate`) makes it {schema_known}"
-        );
-        Finding::good(SUBJECT, text)
-    } else {
-        Finding::good(SUBJECT, format!("{shown} has this version's schema ({schema})"))
-    };
+    let version = of_schema(SUBJECT, &shown.to_string(), schema, schema_known);
     let damage = damage.map(|damage| {
         Finding::bad(
             SUBJECT,
@@ -218,16 +217,62 @@ fn database(dir: &DataDir) -> Vec<Finding> {
     [Some(version), damage].into_iter().flatten().collect()
 }
 
-async fn postgres(url: &SecretString) -> Finding {
-    const SUBJECT: &str = "postgres";
-    match look_at_postgres(url.expose_secret()).await {
-        Ok((place, true)) => Finding::good(SUBJECT, format!("{place} has this version's schema")),
-        Ok((place, false)) => {
-            let text = format!("{place} answers; the next start (or `apportion migrate`) makes its schema");
-            Finding::good(SUBJECT, text)
+/// What a ledger's schema means to this program.
+fn of_schema(subject: &'static str, ledger: &str, schema: i64, known: i64) -> Finding {
+    match schema.cmp(&known) {
+        Ordering::Greater => {
+            let text =
+                format!("{ledger} has schema {schema}, this program knows {known}: use a newer version");
+            Finding::bad(subject, text)
         }
-        Err(error) => Finding::bad(SUBJECT, chain(&error)),
+        Ordering::Less => {
+            let text = format!(
+                "{ledger} has schema {schema}; the next start (or `apportion migrate`) makes it {known}"
+            );
+            Finding::good(subject, text)
+        }
+        Ordering::Equal => Finding::good(subject, format!("{ledger} has this version's schema ({schema})")),
     }
+}
+
+async fn postgres(config: &Config, url: &SecretString) -> Vec<Finding> {
+    const SUBJECT: &str = "postgres";
+    let look = match look_at_postgres(url.expose_secret()).await {
+        Ok(look) => look,
+        Err(error) => return vec![Finding::bad(SUBJECT, chain(&error))],
+    };
+    let PostgresLook { place, version, schema, schema_known, bad, odd } = look;
+    let (about, is_current) = (format!("{place} (version {version})"), schema == Some(schema_known));
+    let mut findings = Vec::new();
+    if let Some(schema) = schema {
+        findings.push(of_schema(SUBJECT, &about, schema, schema_known));
+    }
+    findings.extend(bad.into_iter().map(|text| Finding::bad(SUBJECT, format!("{place}: {text}"))));
+    findings.extend(odd.into_iter().map(|text| Finding::odd(SUBJECT, format!("{place}: {text}"))));
+    if is_current && findings.iter().all(|finding| finding.level != Level::Bad) {
+        findings.extend(common_key(config).await);
+    }
+    findings
+}
+
+/// Whether this node believes the API keys that other nodes made. Where it has no
+/// secret yet it is not made here.
+async fn common_key(config: &Config) -> Option<Finding> {
+    const SUBJECT: &str = "server_key";
+    if config.server_key.is_none() && !DataDir::at(&config.data).keys().join("server.key").is_file() {
+        let text = "none yet: the first node makes one, others need it as APPORTION_SERVER_KEY";
+        return Some(Finding::good(SUBJECT, text));
+    }
+    let data = match startup::open(config).await {
+        Ok(data) => data,
+        Err(error) => return Some(Finding::bad(SUBJECT, format!("{error:#}"))),
+    };
+    let same = data.registry.has_the_common_key().await;
+    data.ledger.close().await;
+    Some(match same {
+        Ok(()) => Finding::good(SUBJECT, "the one that the installation has"),
+        Err(error) => Finding::bad(SUBJECT, chain(&error)),
+    })
 }
 
 async fn redis(url: &SecretString) -> Vec<Finding> {
