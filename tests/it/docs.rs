@@ -1,5 +1,8 @@
 //! What the pages tell people to paste does what they say.
 
+mod paste;
+mod recipes;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
