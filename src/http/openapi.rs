@@ -3,8 +3,10 @@
 //! What is the same for every route is added here and not written at each:
 //! the shape of problems, and the refusals that any call may meet.
 
+use std::collections::BTreeMap;
+
 use utoipa::openapi::path::{Operation, Parameter, ParameterBuilder, ParameterIn, PathItem};
-use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::schema::{AllOfBuilder, ObjectBuilder, OneOfBuilder, Schema, Type};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{Content, Ref, RefOr, Response};
 use utoipa::{Modify, OpenApi};
@@ -61,7 +63,7 @@ use super::{check, feedback, health, holds, own_use, problem, quota, usage, widg
         (name = "health", description = "Probes and metrics"),
         (name = "documents", description = "This description and the pages of problems"),
     ),
-    modifiers(&Common, &Problems),
+    modifiers(&Common, &Problems, &QuotaRows),
 )]
 struct Document;
 
@@ -167,6 +169,43 @@ fn add_problems(operation: &mut Operation) {
             }
         }
     }
+}
+
+/// Generators of clients know objects that are one of several, and objects that have what another
+/// has, but not both at once: so a quota's row is one of several that have all of it.
+struct QuotaRows;
+
+impl Modify for QuotaRows {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let schemas = &mut document.components.get_or_insert_default().schemas;
+        let Some(RefOr::T(Schema::AllOf(row))) = schemas.remove("QuotaRow") else { return };
+        let mut rows = OneOfBuilder::new().description(row.description);
+        let [RefOr::Ref(shown), state] = row.items.as_slice() else { return };
+        for kind in kinds(schemas, name_of(shown)) {
+            let parts = [kind.as_str(), "QuotaRowState"].map(Ref::from_schema_name);
+            let all = parts.into_iter().fold(AllOfBuilder::new(), AllOfBuilder::item);
+            let name = format!("Quota{kind}");
+            rows = rows.item(Ref::from_schema_name(&name));
+            schemas.insert(name, all.into());
+        }
+        schemas.insert("QuotaRowState".into(), state.clone());
+        schemas.insert("QuotaRow".into(), rows.into());
+        schemas.remove("ShownRow");
+    }
+}
+
+/// The objects of which one is meant by a name.
+fn kinds(schemas: &BTreeMap<String, RefOr<Schema>>, name: &str) -> Vec<String> {
+    let Some(RefOr::T(Schema::OneOf(one))) = schemas.get(name) else { return vec![name.to_owned()] };
+    let refs = one.items.iter().filter_map(|item| match item {
+        RefOr::Ref(to) => Some(name_of(to)),
+        RefOr::T(_) => None,
+    });
+    refs.flat_map(|name| kinds(schemas, name)).collect()
+}
+
+fn name_of(reference: &Ref) -> &str {
+    reference.ref_location.rsplit('/').next().unwrap_or_default()
 }
 
 #[cfg(test)]
