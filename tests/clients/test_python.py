@@ -26,7 +26,7 @@ SAY = [{"role": "user", "content": "ok|1"}]
 @pytest.fixture
 def tenant(service):
     tenant = service.tenant(now=NOW)
-    tenant.plan("p", [window("tokens_per_month", "total_tokens", "month", 1_000_000_000), slots("concurrency", 1000)])
+    tenant.plan("p", [window("tokens_per_month", "total_tokens", "month", 1_000_000_000), slots("concurrency", 1_000_000)])
     tenant.put("/v1/admin/models", {"models": [MODEL], "reason": "test"})
     return tenant
 
