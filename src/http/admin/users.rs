@@ -29,8 +29,8 @@ const PAGE: u32 = 50;
     get, path = "/v1/admin/users", operation_id = "list_users", tag = "admin",
     params(
         ("prefix" = Option<String>, Query, description = "What the id begins with, byte for byte"),
-        ("q" = Option<String>, Query, description = "A part of the id, byte for byte. A page looks at 50,000 ids: \
-            it may have few users, or none, and a `next_cursor` all the same"),
+        ("q" = Option<String>, Query, description = "A part of the id, byte for byte. A page looks at 50,000 ids, \
+            of a plan or an org at 20,000: it may have few users, or none, and a `next_cursor` all the same"),
         ("plan" = Option<String>, Query, description = "On this plan"),
         ("org" = Option<String>, Query, description = "Of this org"),
         ("limit" = Option<u32>, Query, description = "Most users of a page, 1-500, default 50"),

@@ -390,3 +390,48 @@ fn lines(hours: &[Hour], audit: Vec<Audit>, pools: Vec<Pool>, begin: Millis) -> 
     lines.sort_by_key(|line| std::cmp::Reverse(line.at()));
     lines
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn told(line: &Line) -> String {
+        match line {
+            Line::Refused { sum, .. } => format!("{} refused", sum.refusals.0),
+            Line::Changed(row) => row.action.clone(),
+            Line::Waited { pool, wait, why } => {
+                let length = wait.length().replace('\u{a0}', " ");
+                format!("{pool} {} {length} {}", wait.kind, why.clone().unwrap_or_default())
+            }
+            Line::Degraded { node, span } => format!("{node} {}/{}", span.admitted.0, span.refused.0),
+        }
+    }
+
+    #[test]
+    fn what_happened_stands_in_one_line_of_time_and_no_kind_hides_another() {
+        let at = |minute: usize| format!("2026-03-10T12:{minute:02}:00.000Z");
+        let row = |minute: usize, action: &str, after: Value| json!({"at": at(minute), "by": "x", "action": action, "target": "n-1", "reason": null, "after": after});
+        let outage = json!({"from": at(2), "until": at(4), "admitted": 3, "refused": 5});
+        let mut audit = vec![row(4, "node.degraded", outage), row(6, "pool.close", Value::Null)];
+        audit.extend((10..50).map(|minute| row(minute, "user.put", Value::Null)));
+        let wait = |kind: &str, from: usize, until: usize| json!({"kind": kind, "from": at(from), "until": at(until), "times": 1});
+        let pools = json!([{
+            "id": "p",
+            "condition": {"state": "closed", "rate": 1.0, "closed_since": at(6), "closed_because": "spent"},
+            "pauses": [wait("closure", 6, 59), wait("brake", 3, 4), wait("pause", 3, 5), wait("brake", 1, 2)],
+        }]);
+        let begin = Millis::parse("2026-03-10T12:00:00Z").unwrap();
+        let refused = Sum { refusals: Count(7), ..Sum::default() };
+        let hours = [Hour { from: begin, sum: refused }];
+        let read = |value: Value| serde_json::from_value(value).unwrap();
+        let lines = lines(&hours, read(json!(audit)), serde_json::from_value(pools).unwrap(), begin);
+        let told: Vec<String> = lines.iter().map(told).collect();
+        assert!(told[..LINES].iter().all(|line| line == "user.put"), "{told:?}");
+        assert_eq!(
+            told[LINES..],
+            ["p closure 53 min spent", "p pause 2 min ", "n-1 3/5", "p brake 1 min ", "7 refused"]
+        );
+    }
+}

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::figures::{Count, Credits, Part, UserName};
+use super::figures::{Count, Credits, Part, UserName, span};
 use super::user::gauges::Row;
 use crate::domain::time::Millis;
 
@@ -179,6 +179,12 @@ pub struct Waited {
     pub from: Millis,
     pub until: Millis,
     pub times: u32,
+}
+
+impl Waited {
+    pub fn length(&self) -> String {
+        span(self.until.0 - self.from.0)
+    }
 }
 
 /// A while in which a node went without its store.

@@ -17,8 +17,9 @@ use crate::service::tenancy::registry::Registry;
 /// Writers of one user at a time that are waited for before giving up.
 pub(super) const TRIES: usize = 16;
 const SIGNAL_MAX: usize = 256;
-/// Ids that one page of a search looks at.
+/// Ids that one page of a search looks at, and that of a plan or an org, whose users lie apart.
 const SEARCHED: u32 = 50_000;
+const SEARCHED_APART: u32 = 20_000;
 
 /// A field of a change: left as it is, taken away, or set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -129,7 +130,11 @@ impl Registry {
         // A search that finds little ends there all the same, and goes on with the next page.
         let searches = query.contains.as_ref().is_some_and(|part| !part.is_empty());
         let searched = match searches {
-            true => self.ledger.nth_user(tenant.number, query.clone(), SEARCHED - 1).await?,
+            true => {
+                let apart = query.plan.is_some() || query.org.is_some();
+                let most = if apart { SEARCHED_APART } else { SEARCHED };
+                self.ledger.nth_user(tenant.number, query.clone(), most - 1).await?
+            }
             false => None,
         };
         let one_more = UserQuery {
