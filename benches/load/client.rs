@@ -183,7 +183,12 @@ fn note(tally: &mut Tally, way: Way, status: u16, body: &str, items: usize) -> V
     if !way.keeps_holds || !body.contains("\"decision\":\"allow\"") {
         return Vec::new();
     }
-    let found = body.match_indices("\"id\":\"hold_").take(items);
+    holds_in(body, items)
+}
+
+/// The first ids of holds that an answer names.
+pub fn holds_in(body: &str, most: usize) -> Vec<HoldText> {
+    let found = body.match_indices("\"id\":\"hold_").take(most);
     let id = |(at, _): (usize, &str)| body.as_bytes().get(at + 6..at + 6 + size_of::<HoldText>());
     found.filter_map(id).filter_map(|id| HoldText::try_from(id).ok()).collect()
 }

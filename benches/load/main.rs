@@ -3,7 +3,9 @@
 
 mod client;
 mod echo;
+mod open;
 mod options;
+mod overload;
 mod process;
 mod report;
 mod requests;
@@ -48,6 +50,10 @@ fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
     if options.startup {
         startup::run(options)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if options.overload {
+        overload::run(options)?;
         return Ok(ExitCode::SUCCESS);
     }
     if options.pin {

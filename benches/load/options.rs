@@ -68,6 +68,18 @@ pub struct Options {
     /// Measure a start with --users known users instead
     #[arg(long)]
     pub startup: bool,
+    /// Offer each server (but echo) more than it can do instead, and flood one tenant
+    #[arg(long)]
+    pub overload: bool,
+    /// How much more, in capacities
+    #[arg(long, default_value_t = 2.0)]
+    pub times: f64,
+    /// For so long, in seconds
+    #[arg(long, default_value_t = 20.0)]
+    pub overload_seconds: f64,
+    /// Requests that are on their way at once at most while too much is offered
+    #[arg(long, default_value_t = 2000)]
+    pub overload_connections: usize,
     /// Be the bare JSON handler on this port
     #[arg(long, hide = true)]
     pub echo_server: Option<u16>,

@@ -238,7 +238,7 @@ fn put_pool(address: SocketAddr, token: &str) -> anyhow::Result<()> {
     put(address, token, "/v1/admin/pools/default", pool)
 }
 
-fn put(address: SocketAddr, token: &str, path: &str, mut body: Value) -> anyhow::Result<()> {
+pub fn put(address: SocketAddr, token: &str, path: &str, mut body: Value) -> anyhow::Result<()> {
     body["reason"] = json!("measurement");
     let (status, reply) = process::request(address, "PUT", path, Some(token), &body.to_string())?;
     if status != 200 {

@@ -32,7 +32,7 @@ pub use history::{AuditEntry, AuditQuery, Edge, History, HistoryQuery};
 pub use minutes::{MinuteRow, MinutesQuery};
 pub use postgres::{PostgresLedger, PostgresLook, look_at_postgres};
 pub use ranking::{Figure, Group, KeptPart, PART_ROWS, Ranked, Ranking, RankingQuery, Sums, UsageRow};
-pub use reports::Reports;
+pub use reports::{Reports, UNFINISHED_MAX};
 pub use rights::{Granting, Month, Move, Overridden, Rights};
 pub use sqlite::{Durability, Inspection, SqliteLedger, back_up, inspect};
 pub use tallies::{

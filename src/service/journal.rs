@@ -2,7 +2,7 @@
 //! order they happened, written many at a time, and confirmed.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -87,10 +87,12 @@ impl Service {
         }
         let watching = self.told_to_watchers(&batch);
         let used = activity::used(&changes);
+        let begun = Instant::now();
         let (committed, told) = self.commit(&batch, changes).await;
         self.admitted(&batch);
         match committed {
             Ok(()) => {
+                self.commits.note(batch.changes.len(), begun.elapsed());
                 self.tallies.used(used);
                 self.engine.committed(batch).await;
                 self.drained.notify_waiters();

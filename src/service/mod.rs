@@ -5,6 +5,7 @@ pub mod calls;
 pub mod commands;
 pub mod entitlement;
 pub mod error;
+mod gate;
 mod journal;
 pub mod learning;
 mod news;
@@ -44,11 +45,17 @@ pub struct Service {
     /// Tenants, catalogs, keys and users.
     pub registry: Arc<Registry>,
     engine: Arc<dyn Engine>,
+    /// The way to it.
+    pub gate: gate::Gate,
     ledger: Arc<dyn Ledger>,
     /// What is decided while the store is away.
     pub outage: Outage,
     /// Refusals and comparisons that are not on record yet.
     pub tallies: Tallies,
+    /// Decisions by plan.
+    pub by_plan: telling::by_plan::ByPlan,
+    pub looked: telling::looking::Looked,
+    pub commits: telling::looking::Commits,
     /// What settled calls had reserved, and what they used.
     pub tokens: learning::TokenSums,
     /// Rare steps that read the ledger before they act, one at a time by id.
@@ -96,10 +103,14 @@ impl Service {
         let turns = || (0..TURNS).map(|_| tokio::sync::Mutex::default()).collect();
         Arc::new(Self {
             registry,
+            gate: gate::Gate::new(engine.has_slots()),
             engine,
             ledger,
             outage,
             tallies: Tallies::default(),
+            by_plan: telling::by_plan::ByPlan::default(),
+            looked: telling::looking::Looked::default(),
+            commits: telling::looking::Commits::default(),
             tokens: learning::TokenSums::default(),
             turns: turns(),
             user_turns: turns(),

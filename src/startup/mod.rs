@@ -80,6 +80,7 @@ impl Application {
         let mut background = vec![
             running.service.start_booking(),
             running.service.start_sweeper(),
+            running.service.start_looking(),
             running.service.start_purging(),
             running.service.start_sending(),
             running.registry.start_polling(),

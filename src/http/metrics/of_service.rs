@@ -50,6 +50,10 @@ impl Collector for OfService {
         encode_counter(&mut encoder, "degraded_admissions", help, outage.admissions())?;
         let help = "Finished holds that this node removed since they were old";
         encode_counter(&mut encoder, "holds_pruned", help, self.0.pruned_holds())?;
+        self.encode_plans(&mut encoder)?;
+        self.encode_looked(&mut encoder)?;
+        self.encode_commits(&mut encoder)?;
+        self.encode_gate(&mut encoder)?;
         self.encode_pools(&mut encoder)?;
         self.encode_webhooks(&mut encoder)?;
         let help = "What failed because the store was away, by operation";
@@ -64,6 +68,55 @@ impl Collector for OfService {
 }
 
 impl OfService {
+    /// Plans' ids are tenants' words: the service bounds how many are told.
+    fn encode_plans(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
+        let help = "Checks decided, by plan; those of plans beyond a bound are of the plan `other`";
+        let kind = ConstCounter::new(0u64).metric_type();
+        let mut by_plan = encoder.encode_descriptor("plan_decisions", help, None, kind)?;
+        for (plan, decision, code, count) in self.0.by_plan.all() {
+            let labels = [("plan", &*plan), ("decision", decision), ("code", code)];
+            ConstCounter::new(count).encode(by_plan.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    fn encode_looked(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
+        let looked = &self.0.looked;
+        let kind = || ConstGauge::new(0i64).metric_type();
+        let help = "Holds that are not finished, of all nodes, as last counted: open, or in doubt";
+        let mut holds = encoder.encode_descriptor("holds", help, None, kind())?;
+        for (state, count) in ["open", "in_doubt"].into_iter().zip(looked.holds()) {
+            ConstGauge::new(count as i64).encode(holds.encode_family(&[("state", state)])?)?;
+        }
+        let help = "Share of enforced pools' limits that is taken, over all nodes, as last seen";
+        let mut loads = encoder.encode_descriptor("pool_load", help, None, kind())?;
+        for ((pool, limit), load) in looked.loads() {
+            let labels = [("pool", &*pool), ("limit", &*limit)];
+            ConstGauge::new(load).encode(loads.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    fn encode_gate(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
+        let gate = &self.0.gate;
+        let in_flight = ConstGauge::new(gate.in_flight() as i64);
+        let help = "Operations that Redis was asked for and has not answered";
+        let kind = in_flight.metric_type();
+        in_flight.encode(encoder.encode_descriptor("engine_in_flight", help, None, kind)?)?;
+        let help = "Operations that found no room on the way to Redis in time";
+        encode_counter(encoder, "engine_turned_away", help, gate.turned_away())
+    }
+
+    fn encode_commits(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
+        for (name, help, figures) in [
+            ("commit_changes", "Changes that this node put on record together", &self.0.commits.changes),
+            ("commit_seconds", "How long that took", &self.0.commits.seconds),
+        ] {
+            figures.encode(encoder.encode_descriptor(name, help, None, figures.metric_type())?)?;
+        }
+        Ok(())
+    }
+
     /// Reserved far above used: estimates are too fat. Used above reserved: more was
     /// admitted than there was.
     fn encode_tokens(&self, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {

@@ -14,7 +14,8 @@ use crate::domain::ids::{HoldId, Name, UserId};
 use crate::domain::time::Millis;
 use crate::ledger::sql::read::{self, Query};
 use crate::ledger::sql::{
-    active, activity, duplicates, history, minutes, outputs, rankings, tallies, totals, tuning, users_many,
+    active, activity, doubts, duplicates, history, minutes, outputs, rankings, tallies, totals, tuning,
+    users_many,
 };
 use crate::ledger::{
     Answer, Comparison, Duplicate, DuplicatesQuery, Group, KeptPart, LedgerError, MinuteRow, MinutesQuery,
@@ -25,6 +26,10 @@ use crate::ledger::{
 impl Reports for PostgresLedger {
     fn add_tally(&self, tally: Arc<Tally>) -> Answer<'_, ()> {
         write!(self, |c| tallies::add(c, &tally))
+    }
+
+    fn unfinished(&self, tenant: TenantRef, now: Millis) -> Answer<'_, [u64; 2]> {
+        read!(self, |c| doubts::unfinished(c, tenant, now))
     }
 
     fn refusals(&self, tenant: TenantRef, user: UserId, days: Range<i32>) -> Answer<'_, Vec<RefusalCount>> {

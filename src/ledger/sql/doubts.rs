@@ -1,11 +1,12 @@
 //! Holds in doubt, in the order in which they came into it.
 
 use super::read::Query;
+use super::{Failure, Sql, get, values};
 use crate::domain::charge::TenantRef;
 use crate::domain::hold::Hold;
 use crate::domain::ids::HoldId;
 use crate::domain::time::Millis;
-use crate::ledger::{DoubtKey, DoubtPage, DoubtQuery};
+use crate::ledger::{DoubtKey, DoubtPage, DoubtQuery, UNFINISHED_MAX};
 
 /// One walk through the index of unfinished holds by the time of their doubt:
 /// a page costs the rows that it looks at, however many holds are open. Only
@@ -20,6 +21,24 @@ pub const DOUBTFUL_OF_USER: &str = "SELECT body FROM holds INDEXED BY holds_open
      WHERE tenant = $1 AND finished_at IS NULL AND doubtful_from >= $2 AND doubtful_from <= $3
      AND (doubtful_from > $2 OR id > $4) AND user_id = $6
      ORDER BY doubtful_from, id LIMIT $5";
+
+/// The index alone is read, and no further than the bound.
+const UNFINISHED: &str = "SELECT
+     (SELECT COUNT(*) FROM (SELECT 1 FROM holds INDEXED BY holds_open_by_time
+         WHERE tenant = $1 AND finished_at IS NULL AND doubtful_from > $2 LIMIT $3) AS open_ones),
+     (SELECT COUNT(*) FROM (SELECT 1 FROM holds INDEXED BY holds_open_by_time
+         WHERE tenant = $1 AND finished_at IS NULL AND doubtful_from <= $2 LIMIT $3) AS doubtful_ones)";
+
+/// Those whose leases run, and those in doubt.
+pub async fn unfinished(
+    connection: &mut impl Sql,
+    tenant: TenantRef,
+    now: Millis,
+) -> Result<[u64; 2], Failure> {
+    let rows = connection.rows(UNFINISHED, values![tenant.0, now.0, UNFINISHED_MAX]).await?;
+    let Some(row) = rows.first() else { return Ok([0; 2]) };
+    Ok([get::<i64>(row, 0)?.cast_unsigned(), get::<i64>(row, 1)?.cast_unsigned()])
+}
 
 /// Rows read at once where not all of them will do.
 const CHUNK: u32 = 1000;

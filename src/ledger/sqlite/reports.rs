@@ -13,7 +13,8 @@ use crate::domain::plan::Scope;
 use crate::domain::time::Millis;
 use crate::ledger::sql::read::{self, Query};
 use crate::ledger::sql::{
-    active, activity, duplicates, history, minutes, outputs, rankings, tallies, totals, tuning, users_many,
+    active, activity, doubts, duplicates, history, minutes, outputs, rankings, tallies, totals, tuning,
+    users_many,
 };
 use crate::ledger::{
     Answer, Comparison, Duplicate, DuplicatesQuery, Group, KeptPart, MinuteRow, MinutesQuery, Mover,
@@ -24,6 +25,14 @@ use crate::ledger::{
 impl Reports for SqliteLedger {
     fn add_tally(&self, tally: Arc<Tally>) -> Answer<'_, ()> {
         self.write_beside(move |c| async move { tallies::add(c, &tally).await }.boxed()).boxed()
+    }
+
+    fn unfinished(&self, tenant: TenantRef, now: Millis) -> Answer<'_, [u64; 2]> {
+        async move {
+            self.journal.write_out().await?;
+            self.read(move |c| doubts::unfinished(c, tenant, now).boxed()).await
+        }
+        .boxed()
     }
 
     fn refusals(&self, tenant: TenantRef, user: UserId, days: Range<i32>) -> Answer<'_, Vec<RefusalCount>> {

@@ -70,7 +70,10 @@ impl Service {
         let _span = traces::span("engine");
         let (mut until, mut rounds) = (None, 0..ROUNDS);
         loop {
-            let missing = match operation().await {
+            let turn = self.gate.enter().await?;
+            let answer = operation().await;
+            drop(turn);
+            let missing = match answer {
                 Ok(Step::Done(outcome)) => return Ok(outcome),
                 Ok(Step::Missing(missing)) => missing,
                 Err(error) => {
@@ -110,7 +113,10 @@ impl Service {
         question: impl Fn() -> Plain<'a, T>,
     ) -> Result<T, ServiceError> {
         for _ in 0..ROUNDS {
-            match question().await {
+            let turn = self.gate.enter().await?;
+            let answer = question().await;
+            drop(turn);
+            match answer {
                 Ok(answer) => return Ok(answer),
                 Err(error) => self.put_right(error).await?,
             }

@@ -106,6 +106,7 @@ impl Service {
             let digest = self.registry.files.digest(tenant.number, &command.user);
             self.tallies.admitted(tenant, &plan.0, digest, tenant.now());
         }
+        self.count_by_plan(decision);
         if let CheckReply::Refused(refusal) = &decision.reply {
             let user = decision.account.as_ref().unwrap_or(&command.user);
             let nothing_else = || Asked { feature: command.feature.clone(), ..Asked::default() };
@@ -114,6 +115,19 @@ impl Service {
         }
         if let (Some(ours), Some(theirs)) = (decision.reply.decided(), &command.their_decision) {
             self.tallies.compared(tenant, ours, theirs.as_str(), tenant.now());
+        }
+    }
+
+    fn count_by_plan(&self, decision: &Decision) {
+        match &decision.reply {
+            CheckReply::Allowed(Allowed { plan: (plan, _), would_refuse, .. }) => match would_refuse {
+                None => self.by_plan.count(Some(plan), "allow", "allow"),
+                Some(refused) => self.by_plan.count(Some(plan), "would_refuse", refused.code.as_str()),
+            },
+            CheckReply::Refused(refusal) => {
+                let plan = decision.asked.as_ref().and_then(|asked| asked.plan.as_ref());
+                self.by_plan.count(plan.map(|(id, _)| id), "refuse", refusal.code.as_str());
+            }
         }
     }
 

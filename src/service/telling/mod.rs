@@ -2,9 +2,11 @@
 
 pub(super) mod actives;
 pub(super) mod activity;
+pub mod by_plan;
 pub mod consumers;
 pub(super) mod events;
 pub(super) mod kept;
+pub mod looking;
 pub mod movers;
 pub mod own_use;
 pub(super) mod quota;

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use crate::harness::sheets::Sheet;
-use crate::harness::{Client, Tenant};
+use crate::harness::sheets::{PoolSheet, Sheet};
+use crate::harness::{Client, Server, Tenant};
 
 #[tokio::test]
 async fn probes_are_never_limited_and_change_nobodys_figures() {
@@ -59,6 +59,70 @@ async fn metrics_tell_what_settled_calls_had_reserved_and_what_they_used() {
             assert!(by >= grown[meter], "{place} {meter}: {by}");
         }
     }
+}
+
+/// The value of the line that begins so; 0 where there is none.
+fn value(text: &str, name: &str) -> f64 {
+    let line = text.lines().find(|line| line.starts_with(name));
+    line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0.0)
+}
+
+#[tokio::test]
+async fn metrics_tell_decisions_by_plan_and_what_commits_come_to() {
+    let t = Tenant::with(Sheet::new().dr(1)).await;
+    let names = [
+        "apportion_plan_decisions_total{plan=\"p\",decision=\"allow\",code=\"allow\"}",
+        "apportion_plan_decisions_total{plan=\"p\",decision=\"refuse\",code=\"daily_quota_exhausted\"}",
+        "apportion_plan_decisions_total{plan=\"none\",decision=\"refuse\",code=\"unknown_user\"}",
+        "apportion_commit_changes_count",
+        "apportion_commit_seconds_sum",
+    ];
+    let before = t.get("/metrics").await.text;
+    t.ask("u", 0, 0).await.ok();
+    t.ask("u", 0, 0).await.refused(429, "daily_quota_exhausted");
+    t.check(json!({"user": "u", "dry_run": true})).await.refused(429, "daily_quota_exhausted");
+    t.put_settings(json!({"default_plan": null})).await.ok();
+    t.ask("stranger", 0, 0).await.refused(404, "unknown_user");
+    let after = t.get("/metrics").await.text;
+    for name in names {
+        // Other tests count beside this one.
+        assert!(value(&after, name) > value(&before, name), "{name} in\n{after}");
+    }
+}
+
+/// Looked at every few seconds.
+#[tokio::test]
+async fn metrics_tell_what_is_open_or_in_doubt_and_how_full_pools_are() {
+    // On a store of its own, whatever those of this run are: holds of others would count, too.
+    let server: &'static Server = Box::leak(Box::new(Server::start_on(&[], &[])));
+    let t = Tenant::on(server, "UTC", "2026-03-10T12:00:00.000Z").await;
+    t.plan(&Sheet::new().dr(9)).await;
+    t.pool(&PoolSheet::new("default", &["*"]).places(4)).await;
+    let ask = json!({"user": "u", "model": "sonnet", "lease_seconds": 60});
+    t.check(ask.clone()).await.ok();
+    let until = async |lines: [&str; 3]| loop {
+        let text = t.get("/metrics").await.text;
+        if lines.iter().all(|line| text.lines().any(|have| have == *line)) {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    };
+    let load = "apportion_pool_load{pool=\"default\",limit=\"pool_places\"}";
+    until([
+        "apportion_holds{state=\"open\"} 1",
+        "apportion_holds{state=\"in_doubt\"} 0",
+        &format!("{load} 0.25"),
+    ])
+    .await;
+    t.set_clock("2026-03-10T12:02:00.000Z").await;
+    t.check(ask.clone()).await.ok();
+    t.check(ask).await.ok();
+    until([
+        "apportion_holds{state=\"open\"} 2",
+        "apportion_holds{state=\"in_doubt\"} 1",
+        &format!("{load} 0.5"),
+    ])
+    .await;
 }
 
 #[tokio::test]

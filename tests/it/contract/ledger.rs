@@ -120,6 +120,7 @@ macro_rules! contract {
             }
             doubts::{
                 doubts_come_in_pages_oldest_first,
+                unfinished_holds_are_counted_by_whether_they_are_in_doubt,
                 pages_of_doubts_stay_right_while_holds_come_and_end,
                 doubts_are_filtered_by_user_model_feature_and_time,
                 a_page_of_doubts_looks_at_a_bounded_number_and_the_next_goes_on,

@@ -62,6 +62,22 @@ pub async fn doubts_come_in_pages_oldest_first(room: impl Room) {
     assert_eq!(ids(&ledger.doubts(TENANT, later).await.unwrap().holds), ids(&holds[9..]));
 }
 
+pub async fn unfinished_holds_are_counted_by_whether_they_are_in_doubt(room: impl Room) {
+    let ledger = room.open().await;
+    commit(&*ledger, &[doubtful("u_1", 1, 40), doubtful("u_1", 2, 50), hold("u_2", 3)]).await;
+    commit(&*ledger, &[Hold { expires_at: at(65), ..hold("u_4", 4) }, finished(&hold("u_5", 5), 46)]).await;
+    commit(&*ledger, &[Hold { tenant: OTHER, ..doubtful("u_1", 90, 45) }]).await;
+    // What came last may be missing for a moment.
+    let until = async |now: i64, counts: [u64; 2]| {
+        while ledger.unfinished(TENANT, at(now)).await.unwrap() != counts {
+            tokio::task::yield_now().await;
+        }
+    };
+    until(60, [2, 2]).await;
+    until(65, [1, 3]).await;
+    until(39, [4, 0]).await;
+}
+
 pub async fn pages_of_doubts_stay_right_while_holds_come_and_end(room: impl Room) {
     let ledger = room.open().await;
     let holds: Vec<Hold> = (0..40).map(|number| doubtful("u_1", number, 100 + number / 3)).collect();
