@@ -20,10 +20,10 @@ const OTHER_FILES: u64 = 256;
 const FILES_A_CONNECTION: u64 = 2;
 
 /// The disk of a directory, or of the nearest one above it that is there.
-pub fn disk(dir: &Path, is_ledger: bool) -> Vec<Finding> {
-    let Some(place) = dir.ancestors().find(|place| place.exists()) else { return Vec::new() };
+pub fn disk<'a>(dir: &'a Path, is_ledger: bool) -> Vec<Finding> {
     // A relative name has an empty one above it.
-    let place = if place.as_os_str().is_empty() { Path::new(".") } else { place };
+    let or_here = |place: &'a Path| if place.as_os_str().is_empty() { Path::new(".") } else { place };
+    let Some(place) = dir.ancestors().map(or_here).find(|place| place.exists()) else { return Vec::new() };
     let mut findings = Vec::new();
     if let Ok(found) = statvfs(place) {
         findings.push(room(place, found.f_bavail.saturating_mul(found.f_frsize)));
