@@ -83,6 +83,8 @@ impl Target {
             put_sheet(target.address(), &target.tokens.closed, open)?;
             target.meet_everybody(options, &target.tokens.closed)?;
         }
+        // Whom it met before would keep what they have until their windows turn.
+        closed["applies"] = json!("now");
         for token in [&target.tokens.closed, &target.tokens.strange] {
             put_sheet(target.address(), token, closed.clone())?;
         }

@@ -7,8 +7,11 @@ use smallvec::SmallVec;
 
 use super::answers::Answer;
 use super::calls;
-use super::engine::{RedisEngine, differs, refs, unreadable};
+use super::engine::{Place, RedisEngine, differs, refs, unreadable};
+use super::reading::{Stands, stands};
 use super::record::Record;
+use crate::domain::charge::AccountKey;
+use crate::domain::hold::Hold;
 use crate::domain::step::{self, Shortfalls};
 use crate::domain::time::Millis;
 use crate::engine::{EngineError, Extend, Extended, Finish, Finished, Step, finishing};
@@ -34,9 +37,8 @@ impl RedisEngine {
             };
             let (hold, ending) = match finishing::end(finish, &before, now) {
                 Ok(ended) => ended,
-                // What is not in Redis is the ledger's to tell.
                 Err(_) if version == 0 && finish.ended_by_rule.is_none() => {
-                    return Ok(Step::Done(Finished::NotOpen));
+                    return self.not_here(&place, &finish.accounts[0], &before, Finished::NotOpen).await;
                 }
                 Err(answer) => return Ok(Step::Done(answer)),
             };
@@ -78,6 +80,26 @@ impl RedisEngine {
         Err(EngineError::Overloaded)
     }
 
+    /// Of a hold that has no record in Redis: what is not there is the ledger's to tell, once
+    /// all that is open of its user is.
+    async fn not_here<T>(
+        &self,
+        place: &Place,
+        user: &AccountKey,
+        before: &Hold,
+        not_open: T,
+    ) -> Result<Step<T>, EngineError> {
+        if before.is_finished() {
+            return Ok(Step::Done(not_open));
+        }
+        let (meta, mut values) = self.look(place, |pipeline| Self::ask_for(place, user, pipeline)).await?;
+        Ok(match stands(&mut values)? {
+            Stands::Absent => Step::Missing(self.missing(place, std::iter::once(user), meta.seq)),
+            Stands::Moved => return Err(EngineError::Moved),
+            Stands::Here { .. } => Step::Done(not_open),
+        })
+    }
+
     pub(super) async fn extend_now(
         &self,
         extend: &Extend,
@@ -93,7 +115,10 @@ impl RedisEngine {
             let before = known.map(|read| read.hold).or_else(|| extend.found.clone());
             let Some(before) = before else { return Ok(Step::Done(Extended::NotOpen)) };
             if !is_done && let Err(answer) = finishing::check_extend(extend, &before, now) {
-                return Ok(Step::Done(if version == 0 { Extended::NotOpen } else { answer }));
+                return match version {
+                    0 => self.not_here(&place, &extend.accounts[0], &before, Extended::NotOpen).await,
+                    _ => Ok(Step::Done(answer)),
+                };
             }
             let from = calls::From { before: &before, version, operation };
             let after = finishing::extended(extend, &before);

@@ -204,6 +204,49 @@ async fn accounts_that_vanish_from_redis_are_loaded_as_they_were() {
     check(&pair, &told, &[&redis], "each account's key deleted", Loss::Nothing).await;
 }
 
+/// Nothing of it is in Redis until its account is asked for again, and no answer but one
+/// that changes nothing is due.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_refused_or_repeated_after_redis_was_emptied_is_answered_as_before() {
+    let (Some(redis), Some(postgres)) = (Single::start(&[]), Postgres::shared()) else { return };
+    let pair = Pair::durable(&redis.url(), postgres, "ledger").await;
+    let node = pair.client(0);
+    let unknown = json!({"usage": "unknown"});
+    let (mut doubtful, mut begun) = (Vec::new(), Vec::new());
+    for user in ["u0", "u1"] {
+        let body = json!({"user": user, "model": "m", "input_tokens": 5, "max_output_tokens": 5});
+        let hold = node.check(body.clone()).await.hold_id();
+        node.settle(&hold, unknown.clone()).await.ok();
+        doubtful.push(hold);
+        let hold = node.check(body).await.hold_id();
+        node.extend(&hold, json!({"output_tokens_so_far": 2})).await.ok();
+        begun.push(hold);
+    }
+    // Each asks first after one emptying, the others find the account there again.
+    for first in 0..3 {
+        redis.flush_all();
+        for turn in 0..3 {
+            let user = first % 2;
+            match (first + turn) % 3 {
+                0 => {
+                    let repeated = eventually(|| node.settle(&doubtful[user], unknown.clone())).await.ok();
+                    assert_eq!(repeated["hold"]["state"], "in_doubt");
+                }
+                1 => {
+                    let longer = json!({"lease_seconds": 60});
+                    let refused = eventually(|| node.extend(&doubtful[user], longer.clone())).await;
+                    refused.refused(409, "lease_ended");
+                }
+                _ => _ = eventually(|| node.release(&begun[user])).await.refused(409, "has_progress"),
+            }
+        }
+    }
+    for (hold, tokens) in doubtful.iter().chain(&begun).zip([3, 4, 5, 5]) {
+        let usage = json!({"input_tokens": 5, "output_tokens": tokens});
+        eventually(|| node.settle(hold, usage.clone())).await.ok();
+    }
+}
+
 /// Takes keys away, as eviction would.
 pub fn evict(redis: &Node, pattern: &str) {
     let text = "local gone = redis.call('KEYS', ARGV[1])
