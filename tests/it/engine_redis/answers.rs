@@ -160,7 +160,8 @@ async fn checks_see_a_cluster_as_a_whole() {
     let Some(cluster) = Cluster::start() else { return };
     let redis = connect(&cluster.url()).await;
     let findings = redis.check().await;
-    assert!(findings.iter().all(|finding| finding.severity == Severity::Info), "{findings:?}");
+    // That nothing is kept on disk is worth a warning.
+    assert!(findings.iter().all(|finding| finding.severity != Severity::Error), "{findings:?}");
     cluster.nodes[0].run::<()>(&["CLUSTER", "DELSLOTS", "0"]);
     let findings = redis.check().await;
     let wrong: Vec<_> = findings.iter().filter(|finding| finding.severity == Severity::Error).collect();
