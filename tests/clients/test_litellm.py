@@ -24,7 +24,7 @@ sys.path.append(str(PLUG_IN))
 
 # What the proxy wants beyond the library.
 NEEDED = ("apscheduler", "backoff", "cryptography", "expression", "fastapi_sso", "jwt", "mcp", "multipart", "orjson",
-          "semver", "soundfile", "uvloop", "websockets")
+          "redis", "semver", "soundfile", "uvloop", "websockets")
 from apportion_litellm import ApportionPlans  # noqa: E402
 
 
