@@ -61,8 +61,16 @@ impl ByPlan {
             Some(plan) if plan.as_str() != NONE => plan,
             _ => return self.none.count(decision, code),
         };
-        if let Some(counts) = self.known.read().get(plan) {
-            return counts.count(decision, code);
+        {
+            let known = self.known.read();
+            if let Some(counts) = known.get(plan) {
+                return counts.count(decision, code);
+            }
+            // With more plans than that, checks must not wait for each other's lock.
+            if known.len() >= PLANS_MAX {
+                drop(known);
+                return self.other.count(decision, code);
+            }
         }
         let mut known = self.known.write();
         if known.len() >= PLANS_MAX && !known.contains_key(plan) {
