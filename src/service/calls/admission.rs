@@ -247,7 +247,7 @@ impl Service {
         let mut attempts: Attempts<'_> = smallvec![context.attempt(&admissible, 0, mark.as_ref())];
         attempts[0].take.draft.id = self.outage.id_for(&attempts[0].take.draft);
         let chosen = match self.first_that_fits(context, &admissible, &mut attempts).await {
-            Err(error) if error.is_outage() && !who.dry_run => {
+            Err(error) if self.outage.is_met_by(&error) && !who.dry_run => {
                 let open = attempts.iter().position(|attempt| attempt.paused.is_none());
                 let take = attempts.swap_remove(open.unwrap_or(0)).take;
                 let asked =

@@ -119,13 +119,6 @@ impl Pending {
     }
 }
 
-impl ServiceError {
-    /// Whether it is the store that does not answer, or not in time.
-    pub(super) fn is_outage(&self) -> bool {
-        matches!(self, Self::StoreUnavailable(_) | Self::Overloaded)
-    }
-}
-
 impl Outage {
     /// Where nothing may be admitted without the store.
     pub fn closed() -> Self {
@@ -176,6 +169,16 @@ impl Outage {
     /// Whether the store was missed and has not been seen since.
     pub fn is_away(&self) -> bool {
         self.is_away.load(Relaxed)
+    }
+
+    /// Whether a check failed for want of the store. Too much work alone is no
+    /// outage, but while the store is missed all waits for it.
+    pub(super) fn is_met_by(&self, error: &ServiceError) -> bool {
+        match error {
+            ServiceError::StoreUnavailable(_) => true,
+            ServiceError::Overloaded => self.is_away(),
+            _ => false,
+        }
     }
 
     /// Calls admitted without the store.

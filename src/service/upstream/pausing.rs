@@ -65,7 +65,7 @@ impl Service {
             }
             Ok(Taken::Hold { .. } | Taken::Known(_)) => Default::default(),
             // The vendor's word is known without the store.
-            Err(error) if error.is_outage() => Default::default(),
+            Err(ServiceError::StoreUnavailable(_) | ServiceError::Overloaded) => Default::default(),
             Err(error) => return Err(error),
         };
         let by_limits = refusal_of(charging, &shortfalls, &standings, now);

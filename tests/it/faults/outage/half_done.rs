@@ -1,4 +1,4 @@
-//! A check that the engine took while its answer was lost.
+//! A check that the engine took while its answer was lost, and one that it had no room for.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -25,6 +25,7 @@ use futures_util::future::BoxFuture;
 struct Lossy {
     engine: MemoryEngine,
     loses: AtomicBool,
+    is_crowded: AtomicBool,
 }
 
 impl Lossy {
@@ -36,6 +37,9 @@ impl Lossy {
 
 impl Engine for Lossy {
     fn take<'a>(&'a self, take: &'a Take, now: Millis) -> Reply<'a, Taken> {
+        if self.is_crowded.load(SeqCst) {
+            return std::future::ready(Err(EngineError::Overloaded)).boxed();
+        }
         let answer = |taken| match taken {
             Ok(Step::Missing(missing)) => Ok(Step::Missing(missing)),
             taken => self.lose(taken),
@@ -136,16 +140,24 @@ impl Stage {
         let registry = Registry::open(ledger.clone(), Arc::new(WallClock::new()), options).await.unwrap();
         let id = TenantId::parse("t").unwrap();
         let tenant = registry.create_tenant(&id, true, None, "test").await.unwrap();
-        let engine = Arc::new(Lossy { engine: MemoryEngine::new(1000), loses: AtomicBool::new(false) });
+        let engine = Arc::new(Lossy {
+            engine: MemoryEngine::new(1000),
+            loses: AtomicBool::new(false),
+            is_crowded: AtomicBool::new(false),
+        });
         let outage = Outage::open(&kept.path().join("outage")).unwrap();
         let service = Service::new(registry.clone(), engine.clone(), ledger, outage);
         let journal = service.start_journal();
         let settings =
             Node::from_json(br#"{"on_outage":"bounded","outage_share":1,"enforcement":"shadow"}"#).unwrap();
         service.put_settings(&tenant, &settings, None, "test").await.unwrap();
-        let at = "2026-03-10T12:00:00Z";
-        service.set_clock(&tenant, Millis::parse(at).unwrap(), "test").await.unwrap();
-        Self { _kept: kept, _journal: journal, service, engine, tenant }
+        let stage = Self { _kept: kept, _journal: journal, service, engine, tenant };
+        stage.set_clock("2026-03-10T12:00:00Z").await;
+        stage
+    }
+
+    async fn set_clock(&self, at: &str) {
+        self.service.set_clock(&self.tenant, Millis::parse(at).unwrap(), "test").await.unwrap();
     }
 
     async fn check(&self, request: &str) -> Option<Allowed> {
@@ -203,4 +215,20 @@ async fn what_the_engine_has_already_is_not_taken_twice() {
     let reply = stage.service.settle(&stage.tenant, SettleCommand { id, usage }).await.unwrap();
     assert!(matches!(reply, FinishReply::Done(_)), "{reply:?}");
     assert_eq!(stage.figures().await, (2, 180));
+}
+
+#[tokio::test]
+async fn too_much_work_is_no_outage_unless_the_store_is_missed_already() {
+    let stage = Stage::new().await;
+    let outage = &stage.service.outage;
+    stage.engine.is_crowded.store(true, SeqCst);
+    assert!(stage.check("a").await.is_none());
+    assert!(!outage.is_away() && outage.admissions() == 0, "nobody missed the store");
+    stage.engine.is_crowded.store(false, SeqCst);
+    stage.engine.loses.store(true, SeqCst);
+    assert!(stage.check("b").await.is_some_and(|allowed| allowed.degraded));
+    stage.engine.is_crowded.store(true, SeqCst);
+    stage.set_clock("2026-03-10T12:01:00Z").await;
+    assert!(stage.check("c").await.is_some_and(|allowed| allowed.degraded), "a new minute's share");
+    assert_eq!(outage.admissions(), 2);
 }
