@@ -67,7 +67,8 @@ impl Application {
         let listener = bind(config.listen)?;
         let address = listener.local_addr()?;
         let data = open_in(&dir, &config).await?;
-        let welcome = welcome::first_start(&data.registry, address, config.allow_generated_keys).await?;
+        let may = config.allow_generated_keys;
+        let welcome = welcome::first_start(&data.registry, address, &config.data, may).await?;
         data.registry.watchers.bound(config.http.max_streams);
         let deciding = stores::engine(&config, &data.registry).await?;
         let outage = dir.outage();

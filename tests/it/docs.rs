@@ -1,5 +1,7 @@
 //! What the pages tell people to paste does what they say.
 
+mod guides;
+mod installation;
 mod paste;
 mod recipes;
 
@@ -8,7 +10,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::harness::Tenant;
+use crate::harness::{Receiver, Tenant, cli};
 
 fn page(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name)
@@ -16,9 +18,16 @@ fn page(name: &str) -> PathBuf {
 
 /// The page's first block of that language.
 fn block(name: &str, language: &str) -> String {
+    blocks(name, language).swap_remove(0)
+}
+
+fn blocks(name: &str, language: &str) -> Vec<String> {
     let text = std::fs::read_to_string(page(name)).unwrap();
-    let rest = text.split(&format!("```{language}\n")).nth(1).expect("such a block");
-    rest.split("```").next().unwrap().to_owned()
+    let opening = format!("```{language}\n");
+    let after = text.split(&opening).skip(1);
+    let blocks: Vec<String> = after.map(|rest| rest.split("```").next().unwrap().to_owned()).collect();
+    assert!(!blocks.is_empty(), "{name} has something in {language}");
+    blocks
 }
 
 /// Whether this machine has what a sample is written in.
@@ -72,6 +81,67 @@ async fn the_sheet_to_paste_is_the_whole_shipped_one_with_one_change() {
     let changed = limits.iter_mut().find(|limit| limit["name"] == "requests_per_day").unwrap();
     changed["limit"] = json!(50);
     assert_eq!(after, before);
+}
+
+#[tokio::test]
+async fn bodies_to_paste_are_taken() {
+    let t = Tenant::at("UTC", "2026-12-01T12:00:00.000Z").await;
+    let bodies = |name: &str, number: usize| {
+        let text = blocks(name, "json").swap_remove(number);
+        let bodies: Result<Vec<Value>, _> = serde_json::Deserializer::from_str(&text).into_iter().collect();
+        bodies.unwrap_or_else(|error| panic!("{error}: {text}"))
+    };
+    let moves = bodies("change-a-plan.md", 1);
+    assert_eq!(moves.len(), 4);
+    for body in moves {
+        t.move_user("u_42", body).await.ok();
+    }
+    t.put("/v1/admin/make-goods/monday", &bodies("operations.md", 0)[0]).await.ok();
+    t.put("/v1/admin/settings", &bodies("operations.md", 1)[0]).await.ok();
+    t.check(bodies("migrate.md", 0).remove(0)).await.ok();
+
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    std::fs::write(folder.path().join("litellm.toml"), block("migrate.md", "toml")).unwrap();
+    cli(folder.path(), &["plans", "check", folder.path().to_str().unwrap()]);
+}
+
+#[tokio::test]
+async fn the_samples_of_receivers_know_our_signature_from_others() {
+    if !has("python3") || !has("node") {
+        return;
+    }
+    let t = Tenant::at("UTC", "2026-03-10T12:00:00.000Z").await;
+    let receiver = Receiver::always(200).await;
+    let webhook = t.add_webhook(&receiver.url, &["plan.changed"]).await;
+    t.move_user("u_42", json!({"plan": "pro", "reason": "paid"})).await.ok();
+    let came = receiver.wait_for(1).await.remove(0);
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let (python, js) = (block("webhooks.md", "python"), block("webhooks.md", "js"));
+    write(
+        "one.py",
+        &format!(
+            "{python}\nimport json, sys\nverify(**json.loads(sys.argv[1]), body=sys.argv[2].encode())\n"
+        ),
+    );
+    write(
+        "one.mjs",
+        &format!(
+            "{js}\nconst {{ secret, headers }} = JSON.parse(process.argv[2]);\n\
+             verify(secret, headers, Buffer.from(process.argv[3]));\n"
+        ),
+    );
+    for (program, sample) in [("python3", "one.py"), ("node", "one.mjs")] {
+        let knows = |text: &str| {
+            let how = json!({"secret": webhook["secret"], "headers": came.headers}).to_string();
+            let command = &mut Command::new(program);
+            let done = command.current_dir(folder.path()).args([sample, &how, text]).output().unwrap();
+            (done.status.success(), String::from_utf8_lossy(&done.stderr).into_owned())
+        };
+        assert_eq!(knows(&came.text), (true, String::new()), "{program}");
+        let (is_known, said) = knows(&came.text.replace("pro", "max"));
+        assert!(!is_known && said.contains("not"), "{program}: {said}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,113 +1,19 @@
-//! The tour, the guides and the recipes, as they stand on their pages.
-
-use std::path::Path;
+//! The recipes for operators, as they stand on their pages.
 
 use serde_json::json;
-use tempfile::TempDir;
 
-use super::paste::{Shell, blocks};
-use crate::faults::process::Process;
+use super::installation::{Installation, has_a_shell};
 use crate::harness::lasting::found_or_skipped;
 use crate::harness::postgres::Postgres;
-use crate::harness::redis::{Node, Single};
+use crate::harness::redis::Single;
 use crate::harness::sheets::PoolSheet;
-use crate::harness::{Client, cli, stores};
 
 const INCIDENTS: &str = "docs/incidents.md";
 const OPERATIONS: &str = "docs/operations.md";
 
-/// A server that has just been started for the first time, and a shell beside it.
-struct Installation {
-    shell: Shell,
-    admin: Client,
-    #[expect(dead_code, reason = "it ends with the test")]
-    server: Process,
-    _folder: TempDir,
-}
-
-impl Installation {
-    fn embedded() -> Self {
-        Self::on(&[])
-    }
-
-    fn on(own: &[(&'static str, String)]) -> Self {
-        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let data = folder.path().join("data");
-        std::fs::create_dir(&data).unwrap();
-        let (data, mut environment) = (data.as_path(), Vec::new());
-        if !own.is_empty() {
-            stores::keep(data, own);
-            environment.push(("APPORTION_CONFIG".to_owned(), text(&stores::file(data).unwrap()).to_owned()));
-        }
-        let server = Process::serve_at(data, "127.0.0.1:0", &[]);
-        let mint = |more: &[&str]| cli(data, &[&["token", "mint"][..], more].concat());
-        let scope = "check quota admin:read admin:write";
-        let token = mint(&["--tenant", "demo", "--scope", scope]);
-        let named =
-            own.iter().map(|(name, value)| (format!("APPORTION_{}", name.to_uppercase()), value.clone()));
-        environment.extend(named);
-        for (name, value) in [("URL", &server.url), ("ADMIN", &token), ("OPERATOR", &mint(&["--operator"]))] {
-            environment.push((name.to_owned(), value.clone()));
-        }
-        let environment: Vec<(&str, &str)> =
-            environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        let here = [
-            ("http://127.0.0.1:8080", server.url.as_str()),
-            ("/var/lib/apportion", text(data)),
-            ("target/release/apportion", "apportion"),
-        ];
-        let shell = Shell::start(folder.path(), &environment, &here);
-        Self { shell, admin: Client::new(&server.url, &token), server, _folder: folder }
-    }
-
-    /// One that decides by Redis and remembers in Postgres, with its user `mia`.
-    async fn shared(redis: &Node, database: String) -> Self {
-        let installation = Self::on(&[("redis_url", redis.url()), ("database_url", database)]);
-        installation.admin.put_user("mia", json!({"plan": "pro"})).await.ok();
-        // After the second one nobody is looked up any more.
-        for _ in 0..2 {
-            let hold = installation.check().await;
-            installation.admin.settle(&hold, json!({"input_tokens": 1180, "output_tokens": 380})).await.ok();
-        }
-        installation
-    }
-
-    async fn check(&self) -> String {
-        let asked = json!({"user": "mia", "model": "sonnet", "input_tokens": 1200, "max_output_tokens": 512});
-        self.admin.check(asked).await.hold_id()
-    }
-
-    /// All blocks below a heading.
-    fn paste(&mut self, page: &str, heading: &str) {
-        tokio::task::block_in_place(|| blocks(page, heading).iter().for_each(|block| self.shell.run(block)));
-    }
-
-    fn paste_one(&mut self, page: &str, heading: &str, number: usize) {
-        tokio::task::block_in_place(|| self.shell.run(&blocks(page, heading)[number]));
-    }
-
-    /// What all recipes begin with.
-    fn begin(&mut self) {
-        self.paste(INCIDENTS, "## Before anything else");
-    }
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
-
-fn has_a_shell() -> bool {
-    found_or_skipped("bash") && found_or_skipped("curl")
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_tour_of_the_readme_prints_what_it_says() {
-    if !has_a_shell() {
-        return;
-    }
-    let mut here = Installation::embedded();
-    here.shell.say(&format!("ln -s {}/tests .", env!("CARGO_MANIFEST_DIR")));
-    here.paste("README.md", "## Five minutes");
+/// What all recipes begin with.
+fn begin(here: &mut Installation) {
+    here.paste(INCIDENTS, "## Before anything else");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -116,7 +22,7 @@ async fn what_operators_paste_works() {
         return;
     }
     let mut here = Installation::embedded();
-    here.begin();
+    begin(&mut here);
     here.paste_one(OPERATIONS, "## Start", 1);
     here.paste(OPERATIONS, "## Backup and restore");
     here.admin.check(json!({"user": "u_42"})).await.ok();
@@ -125,6 +31,10 @@ async fn what_operators_paste_works() {
     here.paste("docs/migrate.md", "## 2. Decide beside the old limiter");
     let settings = here.admin.get("/v1/admin/settings").await.ok();
     assert_eq!(settings["enforcement"], "shadow");
+    let keys = here.shell.say("apportion key list --operator --data data");
+    let key = keys.lines().find_map(|line| line.split_whitespace().next()).expect("one has been made");
+    here.shell.read_as("KID", key);
+    here.paste(OPERATIONS, "## Keys and how to rotate them");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -133,7 +43,7 @@ async fn recipes_for_calls_and_keys_work() {
         return;
     }
     let mut here = Installation::embedded();
-    here.begin();
+    begin(&mut here);
     here.admin.put_pool(&PoolSheet::new("default", &["*"]).places(100).json()).await.ok();
     here.paste(INCIDENTS, "## The vendor is down");
     here.paste(INCIDENTS, "## One tenant floods");
@@ -154,7 +64,7 @@ async fn recipes_for_a_redis_that_is_lost_or_stale_work() {
     }
     let database = postgres.empty();
     let mut here = Installation::shared(&redis, database.url()).await;
-    here.begin();
+    begin(&mut here);
     redis.kill();
     redis.restart();
     here.paste(INCIDENTS, "## Redis is lost");
@@ -168,7 +78,7 @@ async fn recipes_for_a_postgres_that_is_away_work() {
         return;
     }
     let mut here = Installation::shared(&redis, postgres.url("postgres")).await;
-    here.begin();
+    begin(&mut here);
     postgres.kill();
     // Whoever is known is decided about as ever.
     let hold = here.check().await;
