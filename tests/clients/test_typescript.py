@@ -164,7 +164,7 @@ def test_kills_and_time_outs_leave_no_hold_unexplained_and_no_token_free(tenant,
     rounds = int(os.environ.get("CLIENT_ROUNDS", "20")) // 3
     chance = random.Random(11)
     prompts = ["ok"] * 6 + ["break", "hang up", "stall", "status 529", "status 400", "status 500"]
-    expected, ids = {}, []
+    expected, ids, kills, left, late = {}, [], 0, 0, 0
     for round in range(rounds):
         node = product(tenant, tmp_path / "spool")
         calls = [{**chance.choice(WAYS), "id": f"{round}-{number}", "timeout": 2000, "leave": chance.choice([None, None, 2]),
@@ -173,11 +173,14 @@ def test_kills_and_time_outs_leave_no_hold_unexplained_and_no_token_free(tenant,
         if chance.random() < 0.3:
             for one, ended in zip(calls, node.do("calls", calls=calls)["ok"]):
                 refused = ended.get("status") in (400, 529)
+                left += ended.get("ok") == "left"
+                late += "ok" not in ended and one["prompt"].startswith("stall")
                 # Who is cut off when the usage has been told already is settled by it.
                 expected[one["id"]] = ("settled" if ended.get("ok") == "answered" else "released" if refused
                                        else "settled in_doubt")
         else:
             # Killed when the vendor has come to work on so many of them: wherever the others are.
+            kills += 1
             until, begun = len(vendor.ids) + 1 + chance.randrange(10), vendor.begun
             node.start("calls", calls=calls)
             while len(vendor.ids) < until and begun.wait(30):
@@ -198,8 +201,8 @@ def test_kills_and_time_outs_leave_no_hold_unexplained_and_no_token_free(tenant,
         if state == "settled":
             assert (hold["actual"]["input_tokens"], hold["actual"]["output_tokens"]) == (INPUT, OUTPUT), id
     with capsys.disabled():
-        print(f"\n  {len(ids)} calls in {rounds} processes, {len(ids) - len(expected)} of them cut off, "
-              f"{len(worked)} worked on; holds: {states}")
+        print(f"\n  {len(ids)} calls in {rounds} processes, {kills} of these killed with {len(ids) - len(expected)} "
+              f"calls under way, {left} calls left, {late} timed out, {len(worked)} worked on; holds: {states}")
     assert (free, unexplained) == ([], [])
     done, held = used(tenant)
     assert done == states.get("settled", 0) * (INPUT + OUTPUT)
