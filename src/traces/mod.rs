@@ -11,7 +11,7 @@
 //! Decision: our own encoding and sender in place of OpenTelemetry's SDK (2026-11).
 //! Of OTLP one message is written and nothing read, which takes a hundred lines;
 //! the SDK is a dozen crates, and its spans go through a second subscriber. The
-//! tests decode with the official definitions.
+//! tests decode with the official definitions, and with a collector of others.
 
 mod context;
 mod encoding;

@@ -27,8 +27,8 @@ def free_port():
 class Service:
     """One server, embedded. It can be stopped and started again on the same port."""
 
-    def __init__(self, data):
-        self.data = data
+    def __init__(self, data, **settings):
+        self.data, self.settings = data, {f"APPORTION_{name.upper()}": value for name, value in settings.items()}
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.process = None
@@ -39,7 +39,7 @@ class Service:
         env = {name: value for name, value in os.environ.items() if not name.startswith("APPORTION_")}
         self.process = subprocess.Popen(
             [BINARY, "serve", "--listen", f"127.0.0.1:{self.port}", "--data", self.data],
-            env=env | {"APPORTION_LOG": "warn", "APPORTION_WORKERS": "2"},
+            env=env | {"APPORTION_LOG": "warn", "APPORTION_WORKERS": "2"} | self.settings,
             stdout=subprocess.DEVNULL,
         )
         until = time.monotonic() + 60
