@@ -10,6 +10,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::harness::sheets::{PoolSheet, Sheet};
 use crate::harness::{Receiver, Tenant, cli};
 
 fn page(name: &str) -> PathBuf {
@@ -141,6 +142,39 @@ async fn the_samples_of_receivers_know_our_signature_from_others() {
         assert_eq!(knows(&came.text), (true, String::new()), "{program}");
         let (is_known, said) = knows(&came.text.replace("pro", "max"));
         assert!(!is_known && said.contains("not"), "{program}: {said}");
+    }
+}
+
+/// Its fields, and theirs, without what they say.
+fn fields(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => map.iter().map(|(name, value)| (name.clone(), fields(value))).collect(),
+        _ => Value::Null,
+    }
+}
+
+#[tokio::test]
+async fn messages_have_the_fields_of_their_samples() {
+    let t = Tenant::at("UTC", "2026-03-10T12:00:00.000Z").await;
+    t.plan(&Sheet::named("free").mt(1000).but("warn_at", json!([0.8]))).await;
+    t.pool(&PoolSheet::new("default", &["*"]).places(100)).await;
+    let receiver = Receiver::always(200).await;
+    let samples: Vec<Value> =
+        blocks("webhooks.md", "json").iter().map(|text| serde_json::from_str(text).unwrap()).collect();
+    let types: Vec<&str> = samples.iter().map(|sample| sample["type"].as_str().unwrap()).collect();
+    t.add_webhook(&receiver.url, &types).await;
+    t.spend("w", 800, 0).await;
+    let hold = t.ask_for("u_42", 5, 5, 30).await.hold_id();
+    t.extend(&hold, json!({"output_tokens_so_far": 250})).await.ok();
+    t.pass(60_000).await;
+    t.move_user("u_42", json!({"plan": "pro", "sequence": 7, "reason": "paid"})).await.ok();
+    let feedback = json!({"status": 429, "headers": {"retry-after": "20"}});
+    t.post("/v1/pools/default/feedback", &feedback).await.ok();
+    let came = receiver.wait_for(samples.len()).await;
+    for sample in samples {
+        let one = came.iter().find(|came| came.body["type"] == sample["type"]);
+        let one = one.unwrap_or_else(|| panic!("{} has come", sample["type"]));
+        assert_eq!(fields(&one.body), fields(&sample), "{}", one.text);
     }
 }
 
