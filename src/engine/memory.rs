@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use super::entry::{AsIsMap, Entry, Guards, Pins, Seen, State};
+use super::entry::{AsIsMap, Entry, Guards, Pins, State};
 use super::lines::{self, Lines};
 use super::outbox::Outbox;
 use super::refusing::{count_shadow_refusals, rests_on_unrecorded, spread_pool_waits};
@@ -95,6 +95,17 @@ impl MemoryEngine {
         now: Millis,
         operation: impl FnOnce(&Pins, &mut Guards<'_>, Millis) -> Result<T, EngineError>,
     ) -> Result<Step<T>, EngineError> {
+        self.with_request(keys, None, now, operation)
+    }
+
+    /// The same for an operation that asks what a request id of the first account stands for.
+    fn with_request<T>(
+        &self,
+        keys: &[AccountKey],
+        request: Option<u64>,
+        now: Millis,
+        operation: impl FnOnce(&Pins, &mut Guards<'_>, Millis) -> Result<T, EngineError>,
+    ) -> Result<Step<T>, EngineError> {
         if self.outbox.is_full() {
             return Err(EngineError::Overloaded);
         }
@@ -103,8 +114,12 @@ impl MemoryEngine {
         if guards.iter().any(|state| state.moved) {
             return Err(EngineError::Moved);
         }
-        if guards.iter().any(|state| !state.loaded) {
-            let absent = guards.iter().zip(&pins.0).filter(|(state, _)| !state.loaded);
+        let lacks = |place: usize, state: &State| {
+            !state.loaded || (place == 0 && request.is_some_and(|digest| state.must_ask(digest)))
+        };
+        if guards.iter().enumerate().any(|(place, state)| lacks(place, state)) {
+            let absent = guards.iter().zip(&pins.0).enumerate();
+            let absent = absent.filter(|(place, (state, _))| lacks(*place, state)).map(|(_, both)| both);
             let pinned: SmallVec<_> = absent.map(|(_, entry)| Arc::clone(entry)).collect();
             let keys = pinned.iter().map(|entry: &Arc<Entry>| entry.key.clone()).collect();
             return Ok(Step::Missing(Missing { keys, after: None, pins: Pins(pinned) }));
@@ -146,10 +161,9 @@ impl MemoryEngine {
     }
 
     fn take_now(&self, take: &Take, now: Millis) -> Result<Step<Taken>, EngineError> {
-        let digest = take.draft.request.as_ref().map(|mark| mark.id.digest());
-        self.with(&take.accounts, now, |pins, guards, now| {
-            let known = digest.filter(|_| !take.dry_run).and_then(|digest| guards[0].request(digest, now));
-            if let Some(hold) = known {
+        let digest = take.draft.request.as_ref().filter(|_| !take.dry_run).map(|mark| mark.id.digest());
+        self.with_request(&take.accounts, digest, now, |pins, guards, now| {
+            if let Some(hold) = digest.and_then(|digest| guards[0].request(digest, now)) {
                 return Ok(Taken::Known(hold));
             }
             let (seen, scopes) = (accounts(guards), super::scopes(&take.accounts));
@@ -254,20 +268,15 @@ impl MemoryEngine {
         })
     }
 
-    /// Puts what the ledger has in an entry that is not loaded yet.
+    /// Puts what the ledger has in an entry that lacks it.
     fn load_one(&self, entry: &Arc<Entry>, loaded: Loaded) {
         let mut state = entry.state.lock();
-        if state.loaded {
-            return;
+        if !state.loaded {
+            for hold in &loaded.unfinished {
+                self.owner_shard(hold.id).lock().insert(hold.id, Arc::clone(entry));
+            }
         }
-        for hold in &loaded.unfinished {
-            self.owner_shard(hold.id).lock().insert(hold.id, Arc::clone(entry));
-        }
-        state.account = loaded.account;
-        state.holds = loaded.unfinished.into_iter().map(|hold| (hold.id, hold)).collect();
-        state.requests =
-            loaded.requests.into_iter().map(|(digest, id, at)| (digest, Seen::new(id, at))).collect();
-        state.loaded = true;
+        state.load(loaded);
     }
 
     /// A ticket for everything that happened so far.
@@ -359,8 +368,8 @@ impl Engine for MemoryEngine {
     }
 
     fn request<'a>(&'a self, user: &'a AccountKey, digest: u64, now: Millis) -> Reply<'a, Option<HoldId>> {
-        let found =
-            self.with(std::slice::from_ref(user), now, |_, guards, now| Ok(guards[0].request(digest, now)));
+        let look = |_: &Pins, guards: &mut Guards<'_>, now| Ok(guards[0].request(digest, now));
+        let found = self.with_request(std::slice::from_ref(user), Some(digest), now, look);
         std::future::ready(found).boxed()
     }
 

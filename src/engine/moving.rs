@@ -33,7 +33,9 @@ impl MemoryEngine {
             let target = target.state.lock();
             smallvec![source.state.lock(), target]
         };
-        let absent = guards.iter().zip(&pins.0).filter(|(state, _)| !state.loaded);
+        // By its new name the ledger might not know what request ids stand for.
+        let lacks = |state: &State| !state.loaded || !state.older.is_empty();
+        let absent = guards.iter().zip(&pins.0).filter(|(state, _)| lacks(state));
         let absent: SmallVec<[Arc<Entry>; 2]> = absent.map(|(_, entry)| Arc::clone(entry)).collect();
         if !absent.is_empty() {
             let keys = absent.iter().map(|entry: &Arc<Entry>| entry.key.clone()).collect();
@@ -57,6 +59,7 @@ impl MemoryEngine {
         state.holds = state.holds.iter().map(|(id, hold)| (*id, renamed(hold))).collect();
         // Request ids of earlier are remembered beside those that come.
         state.requests.extend(std::mem::take(&mut guards[1].requests));
+        state.came = true;
         let moved: Vec<Arc<Hold>> = state.holds.values().cloned().collect();
         // Those that are finished and not on record yet.
         state.holds.extend(std::mem::take(&mut guards[1].holds));

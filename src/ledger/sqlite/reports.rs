@@ -13,8 +13,7 @@ use crate::domain::plan::Scope;
 use crate::domain::time::Millis;
 use crate::ledger::sql::read::{self, Query};
 use crate::ledger::sql::{
-    active, activity, doubts, duplicates, history, minutes, outputs, rankings, tallies, totals, tuning,
-    users_many,
+    active, activity, duplicates, history, minutes, outputs, rankings, tallies, totals, tuning, users_many,
 };
 use crate::ledger::{
     Answer, Comparison, Duplicate, DuplicatesQuery, Group, KeptPart, MinuteRow, MinutesQuery, Mover,
@@ -28,11 +27,7 @@ impl Reports for SqliteLedger {
     }
 
     fn unfinished(&self, tenant: TenantRef, now: Millis) -> Answer<'_, [u64; 2]> {
-        async move {
-            self.journal.write_out().await?;
-            self.read(move |c| doubts::unfinished(c, tenant, now).boxed()).await
-        }
-        .boxed()
+        self.count_unfinished(tenant, now).boxed()
     }
 
     fn refusals(&self, tenant: TenantRef, user: UserId, days: Range<i32>) -> Answer<'_, Vec<RefusalCount>> {

@@ -236,6 +236,19 @@ impl Tail {
         self.layers().find_map(|layer| layer.holds.get(id)).cloned()
     }
 
+    /// The holds of a tenant that the tables may lack, each once: from when an unfinished one
+    /// is in doubt.
+    pub fn states(&self, tenant: TenantRef) -> HashMap<[u8; 16], Option<i64>, RandomState> {
+        let mut states = HashMap::default();
+        for layer in self.layers() {
+            for (id, row) in layer.holds.iter().filter(|(_, row)| row.tenant == tenant.0) {
+                let from = row.doubtful_from.filter(|_| row.finished_at.is_none());
+                states.entry(*id).or_insert(from);
+            }
+        }
+        states
+    }
+
     /// Whether a hold that the tables may lack came into doubt in that time,
     /// both ends included.
     pub fn doubts(&self, tenant: TenantRef, since: Millis, before: Millis) -> bool {

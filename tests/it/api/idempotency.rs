@@ -150,3 +150,56 @@ async fn a_request_is_remembered_for_a_day_after_its_end() {
     t.pass(24 * 3_600_000 - 1).await;
     t.check(body()).await.refused(409, "already_finished");
 }
+
+/// What finished long ago is kept shorter than what may be asked for again at any moment.
+#[tokio::test]
+async fn a_user_of_many_calls_is_remembered_for_a_day_of_them() {
+    let t = Tenant::with(Sheet::new().mt(10_000_000).cc(5)).await;
+    let call = |n: usize| {
+        let mut body = body();
+        body["request_id"] = json!(format!("call-{n}"));
+        body
+    };
+    let mut holds = Vec::new();
+    for n in 0..300 {
+        let hold = t.check(call(n)).await.hold_id();
+        // One that never ends is known as it is, however old.
+        if n != 7 {
+            t.finish(&hold, 90, 40).await.ok();
+        }
+        holds.push(hold);
+        t.pass(4 * 60_000).await;
+    }
+    let used = t.left("u", "tokens_per_month").await;
+    let known = async |n: usize| {
+        let again = t.check(call(n)).await;
+        match n {
+            7 => assert_eq!(again.hold_id(), holds[n]),
+            _ => {
+                assert_eq!(again.refused(409, "already_finished").body["hold"]["id"], json!(holds[n]), "{n}")
+            }
+        }
+    };
+    for n in 0..300 {
+        known(n).await;
+    }
+    let mut other = call(3);
+    other["input_tokens"] = json!(5);
+    t.check(other).await.refused(422, "request_id_reused");
+    assert_eq!(t.left("u", "tokens_per_month").await, used, "nothing is taken twice");
+    // Asked for once, kept short again, and asked for once more.
+    for n in 300..700 {
+        t.finish(&t.check(call(n)).await.hold_id(), 90, 40).await.ok();
+    }
+    t.pass(3_600_000).await;
+    for n in 700..1000 {
+        t.finish(&t.check(call(n)).await.hold_id(), 90, 40).await.ok();
+    }
+    for n in [299, 100, 20, 500, 999] {
+        let again = t.check(call(n)).await;
+        again.refused(409, "already_finished");
+    }
+    // The first is a day old.
+    t.pass(3 * 3_600_000).await;
+    assert_ne!(t.check(call(0)).await.hold_id(), holds[0]);
+}
