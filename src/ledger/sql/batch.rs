@@ -67,7 +67,7 @@ pub struct AccountRow {
 }
 
 /// The group a sum belongs to; an absent name is the empty text.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Default, Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct UsageKey {
     pub tenant: u32,
     pub day: i32,

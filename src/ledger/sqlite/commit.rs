@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 
-use serde::{Deserialize, Serialize};
 use sqlx::sqlite::SqliteConnection;
 
 use crate::ledger::LedgerError;
@@ -39,27 +38,47 @@ pub(super) async fn forget(connection: &mut SqliteConnection, newest: i64) -> sq
     Ok(())
 }
 
+/// Takes the oldest of them out, as many as that. `false`: there are none before `newest`.
+pub(super) async fn forget_some(
+    connection: &mut SqliteConnection,
+    newest: i64,
+    rows: usize,
+) -> sqlx::Result<bool> {
+    let text = "DELETE FROM journal WHERE number IN
+                (SELECT number FROM journal WHERE number > 0 AND number < $1 ORDER BY number LIMIT $2)";
+    let query = sqlx::query(text).bind(newest).bind(i64::try_from(rows).unwrap_or(i64::MAX));
+    Ok(query.execute(&mut *connection).await?.rows_affected() > 0)
+}
+
 /// How far the usage of the journal's rows up to `newest` is in its table. The
 /// mark is the journal's row 0 and changes in the same transaction as the
 /// table, so that usage is added once, whoever goes on.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug)]
 pub(super) struct Mark {
     pub newest: i64,
     /// Everything up to here is added.
     pub key: UsageKey,
+    /// All else of these rows is, too: they only have to be taken out.
+    pub is_whole: bool,
 }
 
 impl Mark {
     pub async fn read(connection: &mut SqliteConnection) -> Result<Option<Self>, Failure> {
         let query = sqlx::query_scalar("SELECT body FROM journal WHERE number = 0");
         let body: Option<Vec<u8>> = query.fetch_optional(&mut *connection).await?;
-        let mark = body.map(|body| postcard::from_bytes(&body)).transpose();
-        Ok(mark.map_err(|error| LedgerError::Corrupt(format!("the journal's mark: {error}")))?)
+        let mark = body.map(|body| {
+            let ((newest, key), rest) = postcard::take_from_bytes(&body)?;
+            Ok(Self { newest, key, is_whole: !rest.is_empty() })
+        });
+        let mark = mark.transpose().map_err(|error: postcard::Error| unreadable(&error));
+        Ok(mark?)
     }
 
     pub async fn write(&self, connection: &mut SqliteConnection) -> Result<(), Failure> {
-        let body = postcard::to_stdvec(self)
-            .map_err(|error| LedgerError::Corrupt(format!("the journal's mark: {error}")))?;
+        let body = postcard::to_stdvec(&(self.newest, &self.key));
+        let mut body = body.map_err(|error| unreadable(&error))?;
+        // A program of before leaves out what stands behind.
+        body.extend(self.is_whole.then_some(1));
         let text = "INSERT INTO journal (number, body) VALUES (0, $1)
                     ON CONFLICT (number) DO UPDATE SET body = excluded.body";
         sqlx::query(text).bind(body).execute(&mut *connection).await?;
@@ -68,6 +87,15 @@ impl Mark {
 
     /// Whether that part of a row is added.
     pub fn covers(&self, row: i64, key: &UsageKey) -> bool {
-        row <= self.newest && *key <= self.key
+        row <= self.newest && (self.is_whole || *key <= self.key)
     }
+
+    /// Whether all of a row is.
+    pub fn covers_all(&self, row: i64) -> bool {
+        row <= self.newest && self.is_whole
+    }
+}
+
+fn unreadable(error: &postcard::Error) -> LedgerError {
+    LedgerError::Corrupt(format!("the journal's mark: {error}"))
 }

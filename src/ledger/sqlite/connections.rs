@@ -161,6 +161,11 @@ impl Readers {
         Ok(Reader { readers: self, connection: Some(connection), _permit: permit })
     }
 
+    /// Waits until nobody reads, and has nobody begin until it is dropped.
+    pub async fn pause(&self) -> Result<SemaphorePermit<'_>, LedgerError> {
+        self.permits.acquire_many(READERS_MAX as u32).await.map_err(|_| closed(&self.path))
+    }
+
     pub async fn close(&self) {
         self.permits.close();
         let free = std::mem::take(&mut *self.free.lock());

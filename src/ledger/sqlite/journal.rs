@@ -11,15 +11,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use ahash::RandomState;
+use futures_util::FutureExt;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use sqlx::sqlite::SqliteRow;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use super::checkpoint::Checkpoints;
 use super::commit;
-use super::connections::Writer;
+use super::connections::{Readers, Writer};
 use super::tail::Tail;
-use super::writing::{Portion, Writing, write_journaled};
+use super::writing::{ALL, Portion, Writing, write_journaled};
 use crate::domain::slot::Fence;
 use crate::ledger::LedgerError;
 use crate::ledger::sql::Failure;
@@ -40,7 +41,7 @@ pub(super) struct Portions {
 
 impl Default for Portions {
     fn default() -> Self {
-        Self { freeze_at: 16_000, rows: 256 }
+        Self { freeze_at: 16_000, rows: 64 }
     }
 }
 
@@ -51,6 +52,7 @@ const BEHIND: usize = 3;
 
 pub(super) struct Journal {
     writer: Arc<Writer>,
+    readers: Arc<Readers>,
     checkpoints: Checkpoints,
     portions: Portions,
     tail: Mutex<Tail>,
@@ -82,9 +84,15 @@ impl Drop for Unseen<'_> {
 }
 
 impl Journal {
-    pub fn new(writer: Arc<Writer>, checkpoints: Checkpoints, portions: Portions) -> Self {
+    pub fn new(
+        writer: Arc<Writer>,
+        readers: Arc<Readers>,
+        checkpoints: Checkpoints,
+        portions: Portions,
+    ) -> Self {
         Self {
             writer,
+            readers,
             checkpoints,
             portions,
             tail: Mutex::default(),
@@ -157,7 +165,7 @@ impl Journal {
             let mut transaction = lane.begin().await?;
             if let Some(rest) = &rest {
                 let there = commit::journaled(&mut transaction, rest.newest).await?;
-                Writing::of(rest, &there).write(&mut transaction, usize::MAX).await?;
+                Writing::of(rest, &there).write(&mut transaction, ALL).await?;
             }
             move_on(&mut *transaction, fence).await?;
             write_users(&mut *transaction, &batch.users).await?;
@@ -263,7 +271,7 @@ impl Journal {
             Some(writing) => writing,
             None => {
                 let Some(frozen) = self.tail().next_to_write() else { return Ok(false) };
-                let there = self.journaled(frozen.newest).await.map_err(failed)?;
+                let there = self.journaled(frozen.newest).await?;
                 slot.insert(Writing::of(&frozen, &there))
             }
         };
@@ -285,9 +293,10 @@ impl Journal {
         Ok(true)
     }
 
-    async fn journaled(&self, newest: i64) -> Result<HashSet<i64>, Failure> {
-        let mut lane = self.writer.lane().await?;
-        Ok(commit::journaled(lane.connection()?, newest).await?)
+    /// Beside the writer, since it takes its time: all up to the tail's newest is committed.
+    async fn journaled(&self, newest: i64) -> Result<HashSet<i64>, LedgerError> {
+        let reader = self.readers.take().await?;
+        reader.run(move |c| async move { Ok(commit::journaled(c, newest).await?) }.boxed()).await
     }
 
     /// Writes the tail to the tables whenever there is enough of it, for as
@@ -331,7 +340,7 @@ impl Journal {
             let mut transaction = lane.begin().await?;
             if let Some(rest) = &rest {
                 let there = commit::journaled(&mut transaction, rest.newest).await?;
-                Writing::of(rest, &there).write(&mut transaction, usize::MAX).await?;
+                Writing::of(rest, &there).write(&mut transaction, ALL).await?;
             }
             let rows = query.rows(&mut *transaction).await?;
             transaction.commit().await?;

@@ -63,7 +63,7 @@ const TRIES: usize = 3;
 /// open; one of them commits holds, all may write users and records.
 pub struct SqliteLedger {
     writer: Arc<Writer>,
-    readers: Readers,
+    readers: Arc<Readers>,
     journal: Arc<Journal>,
     /// Tells what was written here from what others wrote.
     origin: i64,
@@ -87,9 +87,10 @@ impl SqliteLedger {
         open::migrate(path, &mut connection).await?;
         let path: Arc<Path> = path.into();
         let writer = Arc::new(Writer::new(Arc::clone(&path), options.clone(), connection));
-        let checkpoints = Checkpoints::start(Arc::clone(&path), options, Arc::clone(&writer));
-        let readers = Readers::new(Arc::clone(&path), open::reading(&path));
-        let journal = Arc::new(Journal::new(Arc::clone(&writer), checkpoints, portions));
+        let readers = Arc::new(Readers::new(Arc::clone(&path), open::reading(&path)));
+        let checkpoints = Checkpoints::start(path, options, Arc::clone(&writer), Arc::clone(&readers));
+        let journal =
+            Arc::new(Journal::new(Arc::clone(&writer), Arc::clone(&readers), checkpoints, portions));
         journal.start();
         Ok(Self { writer, readers, journal, origin: new_origin() })
     }

@@ -13,6 +13,9 @@ use crate::ledger::sql::commit::{write_accounts, write_holds, write_minutes};
 use crate::ledger::sql::feed::{self, Feed};
 use crate::ledger::sql::{Failure, get, totals};
 
+/// As many rows as there are.
+pub(super) const ALL: usize = usize::MAX;
+
 /// What is to be written, in the order of the tables' keys: holds, then
 /// accounts, then usage.
 pub(super) struct Writing {
@@ -62,7 +65,7 @@ impl Writing {
         }
     }
 
-    /// Writes the next portion of at most `rows` rows, within the caller's
+    /// Writes the next portion of at most `rows` rows, or [`ALL`], within the caller's
     /// transaction.
     pub async fn write(&self, connection: &mut SqliteConnection, rows: usize) -> Result<Portion, Failure> {
         // Another process may have written all of it, and more: then ours would
@@ -81,31 +84,39 @@ impl Writing {
         let done = holds_to + accounts_to;
         match to.saturating_sub(done) {
             0 => Ok(Portion::Partial { done }),
-            rows => Ok(match self.write_usage(connection, rows).await? {
+            left => Ok(match self.write_rest(connection, if rows == ALL { ALL } else { left }).await? {
                 true => Portion::Whole,
                 false => Portion::Partial { done },
             }),
         }
     }
 
-    /// `true`: that was the last of it, and the journal is empty so far.
-    async fn write_usage(&self, connection: &mut SqliteConnection, rows: usize) -> Result<bool, Failure> {
+    /// Usage, and then what takes rows out of the journal. These are many pages: so they go in
+    /// portions as well, marked as done. `true`: that was the last of it, and the journal is
+    /// empty so far.
+    async fn write_rest(&self, connection: &mut SqliteConnection, rows: usize) -> Result<bool, Failure> {
         let mark = Mark::read(&mut *connection).await?.filter(|mark| mark.newest == self.newest);
-        let from = mark.map_or(0, |mark| self.usage.partition_point(|(key, _)| *key <= mark.key));
-        let to = from.saturating_add(rows).min(self.usage.len());
-        totals::add_usage(&mut *connection, &self.usage[from..to]).await?;
-        match self.usage[from..to].last() {
-            Some((key, _)) if to < self.usage.len() => {
-                Mark { newest: self.newest, key: key.clone() }.write(connection).await?;
-                Ok(false)
-            }
-            _ => {
+        let is_added = mark.as_ref().is_some_and(|mark| mark.is_whole);
+        if !is_added {
+            let from = mark.map_or(0, |mark| self.usage.partition_point(|(key, _)| *key <= mark.key));
+            let to = from.saturating_add(rows).min(self.usage.len());
+            totals::add_usage(&mut *connection, &self.usage[from..to]).await?;
+            let is_whole = to == self.usage.len();
+            if is_whole {
                 write_minutes(&mut *connection, &self.minutes).await?;
                 feed::append(&mut *connection, &self.feed).await?;
-                commit::forget(connection, self.newest).await?;
-                Ok(true)
+            }
+            if rows != ALL {
+                let key = self.usage[..to].last().map(|(key, _)| key.clone()).unwrap_or_default();
+                Mark { newest: self.newest, key, is_whole }.write(connection).await?;
+                return Ok(false);
             }
         }
+        let is_last = rows == ALL || !commit::forget_some(&mut *connection, self.newest, rows).await?;
+        if is_last {
+            commit::forget(connection, self.newest).await?;
+        }
+        Ok(is_last)
     }
 }
 
@@ -119,7 +130,8 @@ pub(super) async fn write_journaled(connection: &mut SqliteConnection) -> Result
     let frozen = Frozen::of(batches?);
     let mark = Mark::read(&mut *connection).await?;
     let is_added = |row: i64, key: &UsageKey| mark.as_ref().is_some_and(|mark| mark.covers(row, key));
-    let writing = Writing::counting(&frozen, |_| true, |row, key| !is_added(row, key));
-    writing.write(connection, usize::MAX).await?;
+    let is_done = |row: i64| mark.as_ref().is_some_and(|mark| mark.covers_all(row));
+    let writing = Writing::counting(&frozen, |row| !is_done(row), |row, key| !is_added(row, key));
+    writing.write(connection, ALL).await?;
     Ok(())
 }
