@@ -48,10 +48,10 @@ impl SqliteLedger {
     ) -> Result<[u64; 2], LedgerError> {
         self.journal.catch_up().await?;
         let states = self.journal.tail().states(tenant);
-        let ids: Vec<[u8; 16]> = states.iter().map(|(id, _)| *id).collect();
+        let ids: Vec<[u8; 16]> = states.keys().copied().collect();
         let mut counts =
             self.read(move |connection| better_counted(connection, tenant, now, ids).boxed()).await?;
-        for from in states.into_iter().filter_map(|(_, doubtful_from)| doubtful_from) {
+        for from in states.into_values().flatten() {
             counts[usize::from(from <= now.0)] += 1;
         }
         Ok(counts)
