@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use actix_web::HttpRequest;
 use actix_web::dev::Payload;
-use actix_web::http::header::{self, HeaderMap, HeaderValue};
+use actix_web::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use actix_web::http::{Method, Uri};
 use actix_web::web::{Bytes, Data};
 
@@ -17,6 +17,9 @@ use super::reply::Reply;
 use super::routes::Route;
 use crate::domain::ids::{RequestId, UserId};
 use crate::service::{Caller, Service, Tenant};
+
+/// Looked for by each call: made of text it would be copied each time.
+static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// What a call begins with.
 pub enum Head {
@@ -168,7 +171,7 @@ impl Call {
     /// `Idempotency-Key`, as the draft writes it (a quoted string) or bare, as
     /// most clients send it.
     pub fn idempotency_key(&self) -> Result<Option<RequestId>, Problem> {
-        let mut values = self.headers().get_all("idempotency-key");
+        let mut values = self.headers().get_all(&IDEMPOTENCY_KEY);
         let Some(value) = values.next() else { return Ok(None) };
         let wrong = |message: &str| Problem::invalid_part("header Idempotency-Key", message);
         if values.next().is_some() {
