@@ -86,10 +86,14 @@ impl Target {
     }
 
     /// Options of those that read millions of rows. Compiling such statements takes longer
-    /// than it saves. (More memory for their groups does not help: then they are hashed by
-    /// one process instead of sorted by several.)
+    /// than it saves, and each question is planned for its own span: for any span, Postgres
+    /// expects next to no rows.
     pub fn surveying(&self) -> PgConnectOptions {
-        self.working().options([("statement_timeout", SURVEY_TIMEOUT), ("jit", "off")])
+        self.working().options([
+            ("statement_timeout", SURVEY_TIMEOUT),
+            ("jit", "off"),
+            ("plan_cache_mode", "force_custom_plan"),
+        ])
     }
 
     /// Brings the schema up to date, safely beside other processes that do the

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use sqlx::postgres::PgConnection;
+use sqlx::postgres::{PgConnection, PgRow};
 
 use super::PostgresLedger;
 use crate::domain::charge::TenantRef;
@@ -14,14 +14,24 @@ use crate::domain::ids::{HoldId, Name, UserId};
 use crate::domain::time::Millis;
 use crate::ledger::sql::read::{self, Query};
 use crate::ledger::sql::{
-    active, activity, doubts, duplicates, history, minutes, outputs, rankings, tallies, totals, tuning,
-    users_many,
+    Failure, Sql, active, activity, doubts, duplicates, history, minutes, outputs, rankings, tallies, totals,
+    tuning, users_many,
 };
 use crate::ledger::{
     Answer, Comparison, Duplicate, DuplicatesQuery, Group, KeptPart, LedgerError, MinuteRow, MinutesQuery,
     Mover, MoversQuery, Output, PlanRefusals, Ranking, RankingQuery, RefusalCount, RefusedCall, Reports,
     SpreadQuery, Tally, UsageRow,
 };
+
+/// Asks with room for the names of 1,000,000 users in two parts (each process hashes in twice
+/// this much). Other surveys would with it be hashed by one process instead of sorted by several.
+async fn with_room(connection: &mut PgConnection, query: &Query) -> Result<Vec<PgRow>, Failure> {
+    connection.execute("SET work_mem = '96MB'", Vec::new()).await?;
+    let rows = query.rows(connection).await;
+    // Also after a statement that was given up.
+    connection.execute("RESET work_mem", Vec::new()).await?;
+    Ok(rows?)
+}
 
 impl Reports for PostgresLedger {
     fn add_tally(&self, tally: Arc<Tally>) -> Answer<'_, ()> {
@@ -120,8 +130,7 @@ impl Reports for PostgresLedger {
     fn ranking(&self, tenant: TenantRef, query: RankingQuery, today: i32, limit: u32) -> Answer<'_, Ranking> {
         async move {
             let query = &Query::Ranking { tenant, query, today, limit };
-            let rows: BoxFuture<'_, Result<_, LedgerError>> =
-                survey!(self, |c| async move { Ok(query.rows(c).await?) });
+            let rows: BoxFuture<'_, Result<_, LedgerError>> = survey!(self, |c| with_room(c, query));
             rankings::ranking(&rows.await?)
         }
         .boxed()

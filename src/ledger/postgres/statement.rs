@@ -6,6 +6,7 @@ use sqlx::postgres::{PgArguments, PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Column, Postgres, Row, SqlSafeStr, SqlStr, TypeInfo};
 
 use crate::ledger::sql::duplicates::duplicates;
+use crate::ledger::sql::rankings::Texts;
 use crate::ledger::sql::{Columns, Kind, ManyRows, Sql, Value};
 
 type Query = sqlx::query::Query<'static, Postgres, PgArguments>;
@@ -64,6 +65,18 @@ SELECT 4, recent, CAST(NULL AS bigint), NULL, NULL, NULL, NULL, CAST(NULL AS big
 
     const HOLDS_OF_MANY: &'static str = "SELECT body FROM holds WHERE tenant = $1 AND id = ANY (ARRAY
          (SELECT decode(asked, 'hex') FROM json_array_elements_text(CAST($2 AS json)) AS asked))";
+
+    /// Two: as many processes as help each question, with the defaults. Both read all pieces, but
+    /// each puts only its own names into its groups, and none has to be merged.
+    const PIECES_PARTS: &'static [&'static str] = &[" AND hashtext(name) < 0", " AND hashtext(name) >= 0"];
+    /// Kinds are all the same. Groups of pieces put together are taken for 200, those of two columns
+    /// for 200 times 200: which is nearer to what there may be, and has no part grouped twice.
+    const PIECES_BY: &'static str = "name, kind";
+
+    fn rankings() -> &'static Texts {
+        static TEXTS: Texts = Texts::new();
+        &TEXTS
+    }
 
     async fn rows(&mut self, text: &'static str, values: Vec<Value>) -> sqlx::Result<Vec<PgRow>> {
         query(without_hints(text), values).fetch_all(self).await

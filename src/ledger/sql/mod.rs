@@ -61,6 +61,14 @@ pub(super) trait Sql: Send {
     /// Holds of a tenant by their ids (JSON, in hexadecimal digits).
     const HOLDS_OF_MANY: &'static str;
 
+    /// Conditions, each naming a part of the rows of a span by their names, whose sums
+    /// can be made side by side; and by what they are grouped.
+    const PIECES_PARTS: &'static [&'static str];
+    const PIECES_BY: &'static str;
+
+    /// Where the texts of rankings are kept once made.
+    fn rankings() -> &'static rankings::Texts;
+
     /// Users who share a device, and those who share an address.
     const DUPLICATES_BY_DEVICE: &'static str;
     const DUPLICATES_BY_ADDRESS: &'static str;

@@ -135,7 +135,7 @@ pub(super) fn edge(figure: &str) -> String {
 
 /// `$1` tenant, `$2` group, `$3` rows; `$4` the day or month, or `$4`..`$5` months, and
 /// `$6`..`$7`, `$9`..`$10` pentads and `$12`..`$13`, `$15`..`$16` days times what follows.
-fn text(place: Place, group: Group, by: &str) -> String {
+fn text_of<C: Sql>(place: Place, group: Group, by: &str) -> String {
     let any = FIGURES.map(|figure| format!("{figure} > 0")).join(" OR ");
     let one = |table: &str| {
         format!(
@@ -148,29 +148,34 @@ fn text(place: Place, group: Group, by: &str) -> String {
         Place::OneDay => one("day_totals"),
         Place::OneMonth => one("month_totals"),
         Place::Many => {
-            let piece = |table: &str, from: u32, sign: &str| {
+            let piece = |part: &str, table: &str, from: u32, sign: &str| {
                 let figures = each(|figure| format!("{sign}{figure}"));
+                // In the order in which they are asked for: then nothing is done to a row between.
                 format!(
-                    "SELECT name, {figures} FROM {table}
-                     WHERE tenant = $1 AND kind = $2 AND start >= ${from} AND start < ${}",
+                    "SELECT name, {figures}, kind FROM {table}
+                     WHERE tenant = $1 AND kind = $2 AND start >= ${from} AND start < ${}{part}",
                     from + 1
                 )
             };
-            let signed = |(table, from): (&str, u32)| piece(table, from, &format!("${} * ", from + 2));
-            let ends = [("pentad_totals", 6), ("pentad_totals", 9), ("day_totals", 12), ("day_totals", 15)];
-            let pieces = [piece("month_totals", 4, "")].into_iter().chain(ends.map(signed));
-            let pieces = pieces.collect::<Vec<_>>().join(" UNION ALL ");
-            format!(
-                "summed AS (SELECT name, {} FROM ({pieces}) AS pieces GROUP BY name),
-                 used AS MATERIALIZED (SELECT * FROM summed WHERE {any})",
-                each(sum)
-            )
+            let summed = |part: &&str| {
+                let signed =
+                    |(table, from): (&str, u32)| piece(part, table, from, &format!("${} * ", from + 2));
+                let ends =
+                    [("pentad_totals", 6), ("pentad_totals", 9), ("day_totals", 12), ("day_totals", 15)];
+                let pieces = [piece(part, "month_totals", 4, "")].into_iter().chain(ends.map(signed));
+                let pieces = pieces.collect::<Vec<_>>().join(" UNION ALL ");
+                format!("SELECT name, {} FROM ({pieces}) AS pieces GROUP BY {}", each(sum), C::PIECES_BY)
+            };
+            let summed = C::PIECES_PARTS.iter().map(summed).collect::<Vec<_>>().join(" UNION ALL ");
+            format!("summed AS ({summed}), used AS MATERIALIZED (SELECT * FROM summed WHERE {any})")
         }
     };
-    let (plan, record) = match group {
-        Group::User => ("users.plan", "LEFT JOIN users ON users.tenant = $1 AND users.id = name"),
-        Group::Org => ("orgs.plan", "LEFT JOIN orgs ON orgs.tenant = $1 AND orgs.id = name"),
-        Group::Feature | Group::Model | Group::Plan => ("CAST(NULL AS text)", ""),
+    // Looked up for each of the first, whatever the planner thinks of their number.
+    let plan = |table: &str| format!("(SELECT plan FROM {table} WHERE tenant = $1 AND id = first.name)");
+    let plan = match group {
+        Group::User => plan("users"),
+        Group::Org => plan("orgs"),
+        Group::Feature | Group::Model | Group::Plan => "CAST(NULL AS text)".to_owned(),
     };
     format!(
         "WITH {used},
@@ -180,7 +185,7 @@ fn text(place: Place, group: Group, by: &str) -> String {
          first AS (SELECT * FROM used
           WHERE {by} >= coalesce((SELECT max(edge) FROM reached WHERE upto >= CAST($3 AS bigint)), -9007199254740991)
           ORDER BY {by} DESC, name LIMIT $3)
-         SELECT name, {plan}, {first}, {of_all}, rows_of FROM whole CROSS JOIN first {record}
+         SELECT name, {plan}, {first}, {of_all}, rows_of FROM whole CROSS JOIN first
          ORDER BY first.{by} DESC, name",
         edge = edge(by),
         parts = FIGURES.map(|figure| format!("sum(CAST({figure} AS double precision)) AS {figure}")).join(", "),
@@ -190,7 +195,14 @@ fn text(place: Place, group: Group, by: &str) -> String {
     )
 }
 
-static TEXTS: [[[OnceLock<String>; 6]; 5]; 3] = [const { [const { [const { OnceLock::new() }; 6] }; 5] }; 3];
+/// Those of one back end.
+pub struct Texts([[[OnceLock<String>; 6]; 5]; 3]);
+
+impl Texts {
+    pub const fn new() -> Self {
+        Self([const { [const { [const { OnceLock::new() }; 6] }; 5] }; 3])
+    }
+}
 
 /// Where a figure stands in [`FIGURES`].
 pub(super) fn place_of(figure: Figure) -> usize {
@@ -204,7 +216,7 @@ pub(super) fn place_of(figure: Figure) -> usize {
     }
 }
 
-pub fn statement(
+pub fn statement<C: Sql>(
     tenant: TenantRef,
     query: &RankingQuery,
     today: i32,
@@ -213,8 +225,8 @@ pub fn statement(
     let by = place_of(query.by);
     let pieces = Pieces::of(&query.days, today);
     let place = pieces.place();
-    let text =
-        TEXTS[place as usize][query.group as usize][by].get_or_init(|| text(place, query.group, FIGURES[by]));
+    let text = &C::rankings().0[place as usize][query.group as usize][by];
+    let text = text.get_or_init(|| text_of::<C>(place, query.group, FIGURES[by]));
     let mut values = values![tenant.0, query.group as u8, limit];
     let Pieces { months, pentads, days } = pieces;
     match place {

@@ -123,7 +123,7 @@ impl Query {
             Self::Minutes { tenant, query } => minutes::statement(*tenant, query),
             Self::Feed { tenant, query } => feed::statement(*tenant, *query),
             Self::Ranking { tenant, query, today, limit } => {
-                rankings::statement(*tenant, query, *today, *limit)
+                rankings::statement::<C>(*tenant, query, *today, *limit)
             }
         }
     }

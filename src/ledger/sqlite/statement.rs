@@ -11,6 +11,7 @@ use sqlx::{Row, Sqlite};
 
 use super::ended;
 use crate::ledger::sql::duplicates::duplicates;
+use crate::ledger::sql::rankings::Texts;
 use crate::ledger::sql::{Columns, ManyRows, Sql, Value};
 
 type Query = sqlx::query::Query<'static, Sqlite, SqliteArguments>;
@@ -35,6 +36,14 @@ impl Sql for SqliteConnection {
     const HOLDS_OF_MANY: &'static str =
         // By the ids alone: their index is the narrower one.
         "SELECT body FROM holds WHERE id IN (SELECT unhex(value) FROM json_each($2)) AND +tenant = $1";
+
+    const PIECES_PARTS: &'static [&'static str] = &[""];
+    const PIECES_BY: &'static str = "name";
+
+    fn rankings() -> &'static Texts {
+        static TEXTS: Texts = Texts::new();
+        &TEXTS
+    }
 
     async fn rows(&mut self, text: &'static str, values: Vec<Value>) -> sqlx::Result<Vec<SqliteRow>> {
         query(text, values).fetch_all(self).await
