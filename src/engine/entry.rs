@@ -21,8 +21,8 @@ use crate::domain::time::Millis;
 const LATELY_MS: i64 = 600_000;
 /// Fewer request ids than this are all known exactly.
 const FEW: usize = 56;
-/// How long a time is let go of at once.
-const GENERATION_MS: i64 = 4 * 3_600_000;
+/// Those of so long a time are let go of at once.
+const SPAN_MS: i64 = 4 * 3_600_000;
 
 /// Keys that are random or hashed already need no second hash.
 #[derive(Default, Clone)]
@@ -69,6 +69,8 @@ pub(super) struct State {
     pub requests: AsIsMap<u64, Seen>,
     /// The others.
     pub older: Older,
+    /// How often some were put there.
+    pub asides: u32,
     /// Its holds may be on record by another name still.
     pub came: bool,
     /// Waits told by a pool.
@@ -104,6 +106,11 @@ impl Seen {
 #[derive(Default, Clone)]
 pub(super) struct Pins(pub(super) SmallVec<[Arc<Entry>; 2]>);
 
+/// Accounts that the ledger is asked for, which must not be dropped meanwhile, with their
+/// `asides` of then.
+#[derive(Default)]
+pub(super) struct Asked(pub(super) SmallVec<[(Arc<Entry>, u32); 2]>);
+
 pub(super) type Guards<'a> = SmallVec<[MutexGuard<'a, State>; 3]>;
 
 impl State {
@@ -135,8 +142,12 @@ impl State {
     }
 
     /// Puts in place what the ledger has, for the first time or because it had to be asked for
-    /// request ids.
-    pub fn load(&mut self, loaded: Loaded) {
+    /// request ids; `asides` are those of when it was asked. What was put aside since is perhaps
+    /// not in its answer: then it is asked again.
+    pub fn load(&mut self, loaded: Loaded, asides: u32) {
+        if self.loaded && asides != self.asides {
+            return;
+        }
         let requests = loaded.requests.into_iter().map(|(digest, id, at)| (digest, Seen::new(id, at)));
         if self.loaded {
             self.older = Older::default();
@@ -154,7 +165,7 @@ impl State {
     /// Keeps of request ids whose holds finished a while ago as little as will do, and lets go
     /// of those that do not count any more.
     fn set_aside(&mut self, now: Millis) {
-        let Self { requests, older, holds, came, .. } = self;
+        let Self { requests, older, holds, came, asides, .. } = self;
         if *came || requests.len() < FEW {
             requests.retain(|_, seen| seen.is_kept(now));
             return;
@@ -162,10 +173,10 @@ impl State {
         let is_late = |seen: &Seen| seen.finished != Millis::MAX && seen.finished.plus_ms(LATELY_MS) <= now;
         // On record, so that the ledger can be asked.
         let aside = requests.extract_if(|_, seen| is_late(seen) && !holds.contains_key(&seen.hold()));
-        older.add(
-            aside.filter(|(_, seen)| seen.is_kept(now)).map(|(digest, seen)| (digest, seen.finished)),
-            now,
-        );
+        let aside = aside.filter(|(_, seen)| seen.is_kept(now));
+        if older.add(aside.map(|(digest, seen)| (digest, seen.finished)), now) {
+            *asides = asides.wrapping_add(1);
+        }
         if requests.len() < requests.capacity() / 4 {
             requests.shrink_to(requests.len() * 2);
         }
@@ -176,12 +187,11 @@ impl State {
 /// the ledger: of a million users with a thousand calls each a day, one new id in four million
 /// is asked about in vain.
 #[derive(Default)]
-pub(super) struct Older(Vec<Generation>);
+pub(super) struct Older(Vec<Span>);
 
-/// What finished within some hours of each other.
-struct Generation {
-    first: Millis,
-    last: Millis,
+/// What finished within the same four hours, counted from 1970.
+struct Span {
+    number: i64,
     /// In their order.
     digests: Vec<u32>,
 }
@@ -192,39 +202,120 @@ impl Older {
     }
 
     fn may_have(&self, digest: u64) -> bool {
-        self.0.iter().any(|generation| generation.digests.binary_search(&(digest as u32)).is_ok())
+        self.0.iter().any(|span| span.digests.binary_search(&(digest as u32)).is_ok())
     }
 
-    fn add(&mut self, requests: impl Iterator<Item = (u64, Millis)>, now: Millis) {
-        self.0.retain(|generation| generation.last.plus_ms(REQUESTS_KEPT_MS) > now);
-        let mut requests: Vec<_> = requests.collect();
-        requests.sort_unstable_by_key(|(_, finished)| *finished);
+    /// Adds what finished when, and lets go of spans in which nothing counts any more; whether
+    /// there was anything to add.
+    fn add(&mut self, requests: impl Iterator<Item = (u64, Millis)>, now: Millis) -> bool {
+        let kept_from = now.plus_ms(-REQUESTS_KEPT_MS).0.div_euclid(SPAN_MS);
+        self.0.retain(|span| span.number >= kept_from);
+        let mut is_any = false;
         for (digest, finished) in requests {
-            let is_within = |generation: &&mut Generation| {
-                let first = generation.first.min(finished);
-                first.plus_ms(GENERATION_MS) > generation.last.max(finished)
-            };
-            match self.0.iter_mut().rev().find(is_within) {
-                Some(generation) => {
-                    generation.first = generation.first.min(finished);
-                    generation.last = generation.last.max(finished);
-                    generation.push(digest as u32);
-                }
-                None => {
-                    self.0.push(Generation { first: finished, last: finished, digests: vec![digest as u32] })
-                }
+            is_any = true;
+            let number = finished.0.div_euclid(SPAN_MS);
+            match self.0.iter_mut().rev().find(|span| span.number == number) {
+                Some(span) => span.push(digest as u32),
+                None => self.0.push(Span { number, digests: vec![digest as u32] }),
             }
         }
-        self.0.iter_mut().for_each(|generation| generation.digests.sort_unstable());
+        if is_any {
+            self.0.iter_mut().for_each(|span| span.digests.sort_unstable());
+        }
+        is_any
     }
 }
 
-impl Generation {
+impl Span {
     /// They are many and small: no room for twice as many.
     fn push(&mut self, digest: u32) {
         if self.digests.len() == self.digests.capacity() {
             self.digests.reserve_exact(self.digests.len() / 8 + 8);
         }
         self.digests.push(digest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR_MS: i64 = 3_600_000;
+    const CALLS: u64 = 2_000;
+
+    fn digest(call: u64) -> u64 {
+        // Spread over all bits, as digests are.
+        call.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn hold(call: u64) -> HoldId {
+        HoldId(u128::from(call) << 64 | 7)
+    }
+
+    /// Calls of a user, one each 36 s, each finished at once.
+    fn after_calls(calls: u64) -> (State, impl Fn(u64) -> Millis) {
+        let at = |call: u64| Millis(call as i64 * 36_000);
+        let mut state = State { loaded: true, ..State::default() };
+        for call in 0..calls {
+            state.remember(digest(call), hold(call), at(call), at(call));
+        }
+        (state, at)
+    }
+
+    fn answer(calls: impl Iterator<Item = u64>, at: &impl Fn(u64) -> Millis) -> Loaded {
+        let requests = calls.map(|call| (digest(call), hold(call), at(call))).collect();
+        Loaded { account: Account::default(), unfinished: Vec::new(), requests }
+    }
+
+    #[test]
+    fn of_a_users_calls_few_are_known_exactly_and_none_is_lost_for_a_day() {
+        let (state, at) = after_calls(CALLS);
+        assert!(state.requests.len() <= 2 * FEW, "{} known exactly", state.requests.len());
+        let now = at(CALLS - 1);
+        for call in 0..CALLS {
+            let is_kept = at(call).plus_ms(REQUESTS_KEPT_MS) > now;
+            let is_known =
+                state.request(digest(call), now) == Some(hold(call)) || state.must_ask(digest(call));
+            assert!(is_known || !is_kept, "call {call} is lost");
+        }
+        assert!(
+            (CALLS..2 * CALLS).all(|call| !state.must_ask(digest(call))),
+            "of new ones none is asked about"
+        );
+        let numbers: Vec<_> = state.older.0.iter().map(|span| span.number).collect();
+        assert!(numbers.len() as i64 <= REQUESTS_KEPT_MS / SPAN_MS + 1, "{numbers:?}");
+    }
+
+    #[test]
+    fn an_answer_from_before_others_were_set_aside_is_not_put_in_place() {
+        let (mut state, at) = after_calls(300);
+        let asked = state.asides;
+        let stale = answer(0..300, &at);
+        // Meanwhile the user goes on, and more is set aside.
+        for call in 300..600 {
+            state.remember(digest(call), hold(call), at(call), at(call));
+        }
+        assert_ne!(state.asides, asked);
+        state.load(stale, asked);
+        let now = at(600);
+        let known = |state: &State, call| state.request(digest(call), now) == Some(hold(call));
+        for call in 0..600 {
+            assert!(known(&state, call) || state.must_ask(digest(call)), "call {call} is lost");
+        }
+        state.load(answer(0..600, &at), state.asides);
+        assert!((0..600).all(|call| known(&state, call)) && state.older.is_empty());
+    }
+
+    #[test]
+    fn what_came_under_another_name_is_known_exactly() {
+        let (mut state, at) = after_calls(0);
+        state.came = true;
+        for call in 0..CALLS {
+            state.remember(digest(call), hold(call), at(call), at(call));
+        }
+        let now = Millis(23 * HOUR_MS);
+        assert!(state.older.is_empty() && state.asides == 0);
+        let late = CALLS - 60;
+        assert!((late..CALLS).all(|call| state.request(digest(call), now.max(at(call))) == Some(hold(call))));
     }
 }

@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use super::entry::{AsIsMap, Entry, Guards, Pins, State};
+use super::entry::{AsIsMap, Asked, Entry, Guards, Pins, State};
 use super::lines::{self, Lines};
 use super::outbox::Outbox;
 use super::refusing::{count_shadow_refusals, rests_on_unrecorded, spread_pool_waits};
@@ -117,12 +117,8 @@ impl MemoryEngine {
         let lacks = |place: usize, state: &State| {
             !state.loaded || (place == 0 && request.is_some_and(|digest| state.must_ask(digest)))
         };
-        if guards.iter().enumerate().any(|(place, state)| lacks(place, state)) {
-            let absent = guards.iter().zip(&pins.0).enumerate();
-            let absent = absent.filter(|(place, (state, _))| lacks(*place, state)).map(|(_, both)| both);
-            let pinned: SmallVec<_> = absent.map(|(_, entry)| Arc::clone(entry)).collect();
-            let keys = pinned.iter().map(|entry: &Arc<Entry>| entry.key.clone()).collect();
-            return Ok(Step::Missing(Missing { keys, after: None, pins: Pins(pinned) }));
+        if let Some(missing) = missing(&pins, &guards, lacks) {
+            return Ok(Step::Missing(missing));
         }
         let now = guards.iter().map(|state| state.account.advanced_to()).max().map_or(now, |at| at.max(now));
         operation(&pins, &mut guards, now).map(Step::Done)
@@ -269,14 +265,14 @@ impl MemoryEngine {
     }
 
     /// Puts what the ledger has in an entry that lacks it.
-    fn load_one(&self, entry: &Arc<Entry>, loaded: Loaded) {
+    fn load_one(&self, entry: &Arc<Entry>, loaded: Loaded, asides: u32) {
         let mut state = entry.state.lock();
         if !state.loaded {
             for hold in &loaded.unfinished {
                 self.owner_shard(hold.id).lock().insert(hold.id, Arc::clone(entry));
             }
         }
-        state.load(loaded);
+        state.load(loaded, asides);
     }
 
     /// A ticket for everything that happened so far.
@@ -310,6 +306,22 @@ impl MemoryEngine {
         self.forget(&mut state, entry);
         true
     }
+}
+
+/// The accounts that lack something which the ledger has.
+pub(super) fn missing(
+    pins: &Pins,
+    guards: &Guards<'_>,
+    lacks: impl Fn(usize, &State) -> bool,
+) -> Option<Missing> {
+    let mut missing = Missing { keys: SmallVec::new(), after: None, asked: Asked::default() };
+    for (place, (state, entry)) in guards.iter().zip(&pins.0).enumerate() {
+        if lacks(place, state) {
+            missing.keys.push(entry.key.clone());
+            missing.asked.0.push((Arc::clone(entry), state.asides));
+        }
+    }
+    (!missing.keys.is_empty()).then_some(missing)
 }
 
 fn accounts<'s>(guards: &'s Guards<'_>) -> SmallVec<[&'s Account; 3]> {
@@ -374,7 +386,8 @@ impl Engine for MemoryEngine {
     }
 
     fn load<'a>(&'a self, missing: &'a Missing, loaded: Vec<Loaded>) -> Plain<'a, ()> {
-        missing.pins.0.iter().zip(loaded).for_each(|(entry, loaded)| self.load_one(entry, loaded));
+        let answered = missing.asked.0.iter().zip(loaded);
+        answered.for_each(|((entry, asides), loaded)| self.load_one(entry, loaded, *asides));
         std::future::ready(Ok(())).boxed()
     }
 

@@ -239,7 +239,7 @@ pub struct Missing {
     /// What has to be on record before the ledger is asked for them: its
     /// figures would lag.
     pub after: Option<Position>,
-    pins: entry::Pins,
+    asked: entry::Asked,
 }
 
 /// What [`Engine::probe`] shows of one account.

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
-use super::entry::{Entry, Guards, Pins, State};
-use super::memory::MemoryEngine;
-use super::{Change, EngineError, Missing, Moved, Step, Ticket};
+use super::entry::{Guards, Pins, State};
+use super::memory::{MemoryEngine, missing};
+use super::{Change, EngineError, Moved, Step, Ticket};
 use crate::domain::charge::{AccountKey, TenantRef};
 use crate::domain::hold::Hold;
 use crate::domain::ids::UserId;
@@ -34,12 +34,9 @@ impl MemoryEngine {
             smallvec![source.state.lock(), target]
         };
         // By its new name the ledger might not know what request ids stand for.
-        let lacks = |state: &State| !state.loaded || !state.older.is_empty();
-        let absent = guards.iter().zip(&pins.0).filter(|(state, _)| lacks(state));
-        let absent: SmallVec<[Arc<Entry>; 2]> = absent.map(|(_, entry)| Arc::clone(entry)).collect();
-        if !absent.is_empty() {
-            let keys = absent.iter().map(|entry: &Arc<Entry>| entry.key.clone()).collect();
-            return Ok(Step::Missing(Missing { keys, after: None, pins: Pins(absent) }));
+        let lacks = |_, state: &State| !state.loaded || !state.older.is_empty();
+        if let Some(missing) = missing(&pins, &guards, lacks) {
+            return Ok(Step::Missing(missing));
         }
         if guards[0].is_blank() {
             (guards[0].moved, guards[1].moved) = (true, false);

@@ -25,10 +25,10 @@ pub trait Reports: Send + Sync + 'static {
     /// [`RECENT_MAX`] refusals of a user stay; of another limiter's words
     /// [`THEIRS_MAX`] a tenant and day, the others as [`OTHER`].
     fn add_tally(&self, tally: Arc<Tally>) -> Answer<'_, ()>;
-    /// How many holds of a tenant are not finished: those whose leases run, and
-    /// those in doubt at `now`. What came on record in the last moments may be
-    /// missing, and no more than [`UNFINISHED_MAX`] of either are counted.
-    fn unfinished(&self, tenant: TenantRef, now: Millis) -> Answer<'_, [u64; 2]>;
+    /// How many holds of some tenants are not finished, in all: those whose leases run, and
+    /// those in doubt at the tenant's time. What came on record in the last moments may be
+    /// missing, and no more than [`UNFINISHED_MAX`] of either are counted of a tenant.
+    fn unfinished(&self, tenants: Vec<(TenantRef, Millis)>) -> Answer<'_, [u64; 2]>;
     /// A user's refusals by day and code, newest day first. To be asked for a
     /// few days.
     fn refusals(&self, tenant: TenantRef, user: UserId, days: Range<i32>) -> Answer<'_, Vec<RefusalCount>>;

@@ -204,7 +204,7 @@ impl RedisEngine {
     ) -> Missing {
         let after = Position { tenant: place.tenant, epoch: place.view.epoch, number: seq };
         self.drains.mark(place.tenant);
-        Missing { keys: keys.cloned().collect(), after: Some(after), pins: Default::default() }
+        Missing { keys: keys.cloned().collect(), after: Some(after), asked: Default::default() }
     }
 
     async fn touch_now(

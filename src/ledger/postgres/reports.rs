@@ -28,9 +28,11 @@ use crate::ledger::{
 async fn with_room(connection: &mut PgConnection, query: &Query) -> Result<Vec<PgRow>, Failure> {
     connection.execute("SET work_mem = '96MB'", Vec::new()).await?;
     let rows = query.rows(connection).await;
-    // Also after a statement that was given up.
-    connection.execute("RESET work_mem", Vec::new()).await?;
-    Ok(rows?)
+    // Also after a statement that was given up, whose failure is the one to be told.
+    let reset = connection.execute("RESET work_mem", Vec::new()).await;
+    let rows = rows?;
+    reset?;
+    Ok(rows)
 }
 
 impl Reports for PostgresLedger {
@@ -38,8 +40,17 @@ impl Reports for PostgresLedger {
         write!(self, |c| tallies::add(c, &tally))
     }
 
-    fn unfinished(&self, tenant: TenantRef, now: Millis) -> Answer<'_, [u64; 2]> {
-        read!(self, |c| doubts::unfinished(c, tenant, now))
+    fn unfinished(&self, tenants: Vec<(TenantRef, Millis)>) -> Answer<'_, [u64; 2]> {
+        async move {
+            let mut sums = [0; 2];
+            for (tenant, now) in tenants {
+                let counts: BoxFuture<'_, Result<_, LedgerError>> =
+                    read!(self, |c| doubts::unfinished(c, tenant, now));
+                sums.iter_mut().zip(counts.await?).for_each(|(sum, count)| *sum += count);
+            }
+            Ok(sums)
+        }
+        .boxed()
     }
 
     fn refusals(&self, tenant: TenantRef, user: UserId, days: Range<i32>) -> Answer<'_, Vec<RefusalCount>> {

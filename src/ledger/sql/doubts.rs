@@ -1,8 +1,6 @@
 //! Unfinished holds: those in doubt in the order in which they came into it, and how many
 //! there are.
 
-use std::sync::OnceLock;
-
 use super::read::Query;
 use super::{Failure, Sql, get, values};
 use crate::domain::charge::TenantRef;
@@ -41,36 +39,6 @@ pub async fn unfinished(
     let rows = connection.rows(UNFINISHED, values![tenant.0, now.0, UNFINISHED_MAX]).await?;
     let Some(row) = rows.first() else { return Ok([0; 2]) };
     Ok([get::<i64>(row, 0)?.cast_unsigned(), get::<i64>(row, 1)?.cast_unsigned()])
-}
-
-/// Ids that one statement asks about.
-const IDS: usize = 256;
-
-/// The same of some holds; in chunks whose rest is filled up with an id once more.
-pub async fn unfinished_of(
-    connection: &mut impl Sql,
-    ids: &[[u8; 16]],
-    now: Millis,
-) -> Result<[u64; 2], Failure> {
-    static TEXT: OnceLock<String> = OnceLock::new();
-    let text = TEXT.get_or_init(|| {
-        let ids: Vec<String> = (2..IDS + 2).map(|n| format!("${n}")).collect();
-        let sum = |is: &str| {
-            format!("CAST(coalesce(sum(CASE WHEN doubtful_from {is} $1 THEN 1 ELSE 0 END), 0) AS bigint)")
-        };
-        let ids = ids.join(", ");
-        format!("SELECT {}, {} FROM holds WHERE id IN ({ids}) AND finished_at IS NULL", sum(">"), sum("<="))
-    });
-    let mut counts = [0; 2];
-    for ids in ids.chunks(IDS) {
-        let mut values = values![now.0];
-        values.extend(ids.iter().chain(std::iter::repeat(&ids[0])).take(IDS).flat_map(|id| values![*id]));
-        let rows = connection.rows(text, values).await?;
-        for (place, count) in counts.iter_mut().enumerate() {
-            *count += rows.first().map_or(Ok(0), |row| get::<i64>(row, place))?.cast_unsigned();
-        }
-    }
-    Ok(counts)
 }
 
 /// Rows read at once where not all of them will do.

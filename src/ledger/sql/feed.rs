@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::Kind::{Bytes, Int};
 use super::batch::Totals;
 use super::read::holds;
-use super::{Columns, Failure, ManyRows, Sql, Value, get, values};
+use super::{Columns, Failure, ManyRows, Sql, Value, get, listed, values};
 use crate::domain::charge::TenantRef;
 use crate::domain::hold::Hold;
 use crate::domain::ids::HoldId;
@@ -213,11 +213,10 @@ pub async fn holds_of_many<C: Sql>(
     tenant: TenantRef,
     ids: &[HoldId],
 ) -> Result<HashMap<HoldId, Hold>, Failure> {
-    let ids: Vec<String> = ids.iter().map(|id| format!("{:032x}", id.0)).collect();
     if ids.is_empty() {
         return Ok(HashMap::new());
     }
-    let ids = serde_json::Value::from(ids).to_string();
+    let ids = listed(ids.iter().copied());
     let rows = connection.rows(C::HOLDS_OF_MANY, values![tenant.0, ids]).await?;
     Ok(holds(rows)?.into_iter().map(|hold| (hold.id, hold)).collect())
 }

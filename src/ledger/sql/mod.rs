@@ -37,6 +37,7 @@ pub(super) mod webhooks;
 use std::future::Future;
 
 use super::LedgerError;
+use crate::domain::ids::HoldId;
 
 pub(super) use many::{Kind, ManyRows};
 pub(super) use value::{Columns, Value, each, get, values};
@@ -102,6 +103,12 @@ pub(super) trait Sql: Send {
         table: &'static ManyRows,
         values: Vec<Value>,
     ) -> impl Future<Output = sqlx::Result<()>> + Send;
+}
+
+/// Ids as one text: JSON, in hexadecimal digits.
+pub(super) fn listed(ids: impl Iterator<Item = HoldId>) -> String {
+    let ids: Vec<String> = ids.map(|id| format!("{:032x}", id.0)).collect();
+    serde_json::Value::from(ids).to_string()
 }
 
 /// What a piece of work fails with, before it is known where.

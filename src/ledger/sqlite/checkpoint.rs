@@ -29,6 +29,8 @@ const PAGES: usize = 2_000;
 const LONG_PAGES: i64 = 8_000;
 /// Pages that may be left to move while all pause.
 const FEW_PAGES: i64 = 64;
+/// Of a log of which a reader holds more than this back nobody tries more, nor has all pause.
+const HELD_BACK_PAGES: i64 = 2_000;
 /// How often the log is gone through for that.
 const PASSES: usize = 8;
 /// How long a commit waits for those who read; who reads longer has the log
@@ -118,9 +120,12 @@ impl Mover {
                 break;
             }
         }
+        if log.pages - log.moved > HELD_BACK_PAGES {
+            return Ok(());
+        }
         let (writer, readers) = (Arc::clone(&self.writer), Arc::clone(&self.readers));
         let _lane = writer.lane().await?;
-        if let Ok(_pause) = timeout(READERS_PATIENCE, readers.pause()).await {
+        if let Ok(Ok(_pause)) = timeout(READERS_PATIENCE, readers.pause()).await {
             self.move_log("PRAGMA wal_checkpoint(RESTART)").await?;
         }
         Ok(())

@@ -1,15 +1,19 @@
 //! Holds that are not finished: the tables, and what the tail knows better.
 
+use std::collections::HashMap;
+
 use futures_util::FutureExt;
 use sqlx::Connection;
 use sqlx::sqlite::SqliteConnection;
 
 use super::SqliteLedger;
+use super::tail::HoldState;
 use crate::domain::charge::TenantRef;
 use crate::domain::hold::Hold;
+use crate::domain::ids::HoldId;
 use crate::domain::time::Millis;
 use crate::ledger::sql::doubts::{self, Walk};
-use crate::ledger::sql::{Failure, read};
+use crate::ledger::sql::{Failure, Sql, get, listed, read, values};
 use crate::ledger::{DoubtPage, DoubtQuery, LedgerError};
 
 impl SqliteLedger {
@@ -39,36 +43,62 @@ impl SqliteLedger {
         let tail = self.journal.tail();
         holds.iter().any(|hold| tail.hold(&hold.id.0.to_be_bytes()).is_some())
     }
+
     /// Nothing is written out for the sake of a figure: what the tail knows better is taken off
     /// from what the tables have, and counted as it is.
     pub(super) async fn count_unfinished(
         &self,
-        tenant: TenantRef,
-        now: Millis,
+        tenants: Vec<(TenantRef, Millis)>,
     ) -> Result<[u64; 2], LedgerError> {
         self.journal.catch_up().await?;
-        let states = self.journal.tail().states(tenant);
-        let ids: Vec<[u8; 16]> = states.keys().copied().collect();
-        let mut counts =
-            self.read(move |connection| better_counted(connection, tenant, now, ids).boxed()).await?;
-        for from in states.into_values().flatten() {
-            counts[usize::from(from <= now.0)] += 1;
+        let (mut states, frozen) = self.journal.tail().states();
+        frozen.inspect(|frozen| frozen.note_states(&mut states));
+        let mut known: HashMap<u32, Known> = HashMap::new();
+        for (id, HoldState { tenant, doubtful_from }) in states {
+            let known = known.entry(tenant).or_default();
+            known.ids.push(HoldId(u128::from_be_bytes(id)));
+            known.doubtful_from.extend(doubtful_from);
         }
-        Ok(counts)
+        self.read(move |connection| better_counted(connection, tenants, known).boxed()).await
     }
 }
 
-/// What the tables count, without holds that somebody knows better.
+/// What the tail knows of a tenant's holds.
+#[derive(Default)]
+struct Known {
+    ids: Vec<HoldId>,
+    /// Of the unfinished ones.
+    doubtful_from: Vec<i64>,
+}
+
+/// Those of some holds (JSON, in hexadecimal digits) whose leases run, and those in doubt. By
+/// the ids alone, however few holds are unfinished.
+pub(super) const UNFINISHED_OF_MANY: &str = "SELECT
+     coalesce(sum(doubtful_from > $2), 0), coalesce(sum(doubtful_from <= $2), 0)
+     FROM holds WHERE id IN (SELECT unhex(value) FROM json_each($1)) AND +finished_at IS NULL";
+
+/// The holds of all tenants: what the tables count without those that somebody knows better, and
+/// these.
 async fn better_counted(
     connection: &mut SqliteConnection,
-    tenant: TenantRef,
-    now: Millis,
-    better_known: Vec<[u8; 16]>,
+    tenants: Vec<(TenantRef, Millis)>,
+    mut known: HashMap<u32, Known>,
 ) -> Result<[u64; 2], Failure> {
-    // What is written meanwhile must not come between the two counts.
+    // What is written meanwhile must not come between the counts.
     let mut moment = connection.begin().await?;
-    let mut counts = doubts::unfinished(&mut *moment, tenant, now).await?;
-    let less = doubts::unfinished_of(&mut *moment, &better_known, now).await?;
-    counts.iter_mut().zip(less).for_each(|(count, less)| *count -= less.min(*count));
-    Ok(counts)
+    let mut sums = [0; 2];
+    for (tenant, now) in tenants {
+        let mut counts = doubts::unfinished(&mut *moment, tenant, now).await?;
+        if let Some(Known { ids, doubtful_from }) = known.remove(&tenant.0) {
+            let values = values![listed(ids.into_iter()), now.0];
+            let rows = moment.rows(UNFINISHED_OF_MANY, values).await?;
+            for (place, count) in counts.iter_mut().enumerate() {
+                let less = rows.first().map_or(Ok(0), |row| get::<i64>(row, place))?.cast_unsigned();
+                *count -= less.min(*count);
+            }
+            doubtful_from.into_iter().for_each(|from| counts[usize::from(from <= now.0)] += 1);
+        }
+        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    }
+    Ok(sums)
 }

@@ -9,12 +9,14 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
 
 use ahash::RandomState;
 use futures_util::FutureExt;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use sqlx::sqlite::SqliteRow;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
+use tokio::time::timeout;
 
 use super::checkpoint::Checkpoints;
 use super::commit;
@@ -37,11 +39,14 @@ pub(super) struct Portions {
     pub freeze_at: usize,
     /// Rows written in one transaction: a commit may have to wait for one.
     pub rows: usize,
+    /// Where few rows come, they are written when they are older than this: whoever comes back
+    /// after a while, and is no more in memory by then, would have to wait for them.
+    pub at_leisure: Duration,
 }
 
 impl Default for Portions {
     fn default() -> Self {
-        Self { freeze_at: 16_000, rows: 64 }
+        Self { freeze_at: 16_000, rows: 64, at_leisure: Duration::from_secs(10) }
     }
 }
 
@@ -299,15 +304,23 @@ impl Journal {
         reader.run(move |c| async move { Ok(commit::journaled(c, newest).await?) }.boxed()).await
     }
 
-    /// Writes the tail to the tables whenever there is enough of it, for as
-    /// long as anybody holds the journal.
+    /// Writes the tail to the tables whenever there is enough of it or it is old, for
+    /// as long as anybody holds the journal.
     pub fn start(self: &Arc<Self>) {
-        let (journal, due) = (Arc::downgrade(self), Arc::clone(&self.due));
+        let (journal, due, at_leisure) =
+            (Arc::downgrade(self), Arc::clone(&self.due), self.portions.at_leisure);
         tokio::spawn(async move {
+            let mut old = 0;
             loop {
-                due.notified().await;
+                let is_enough = timeout(at_leisure, due.notified()).await.is_ok();
                 let Some(journal) = journal.upgrade() else { return };
-                if let Err(error) = journal.write_due().await {
+                let newest = journal.tail().newest();
+                let written = match is_enough {
+                    true => journal.write_due().await,
+                    false => journal.write_up_to(old).await,
+                };
+                old = newest;
+                if let Err(error) = written {
                     tracing::warn!(
                         error = &error as &dyn std::error::Error,
                         "the journal was not written out"
@@ -369,7 +382,11 @@ impl Journal {
     /// Writes to the tables what is on record by now.
     pub async fn write_out(&self) -> Result<(), LedgerError> {
         let newest = self.tail().newest();
-        while self.lacks(newest) && self.write_portion().await? {}
+        self.write_up_to(newest).await
+    }
+
+    async fn write_up_to(&self, row: i64) -> Result<(), LedgerError> {
+        while self.lacks(row) && self.write_portion().await? {}
         Ok(())
     }
 

@@ -26,8 +26,8 @@ impl Reports for SqliteLedger {
         self.write_beside(move |c| async move { tallies::add(c, &tally).await }.boxed()).boxed()
     }
 
-    fn unfinished(&self, tenant: TenantRef, now: Millis) -> Answer<'_, [u64; 2]> {
-        self.count_unfinished(tenant, now).boxed()
+    fn unfinished(&self, tenants: Vec<(TenantRef, Millis)>) -> Answer<'_, [u64; 2]> {
+        self.count_unfinished(tenants).boxed()
     }
 
     fn refusals(&self, tenant: TenantRef, user: UserId, days: Range<i32>) -> Answer<'_, Vec<RefusalCount>> {

@@ -50,6 +50,15 @@ struct Layer {
     feed: Vec<(i64, Feed)>,
 }
 
+/// How a hold is that the tables may lack.
+pub(super) struct HoldState {
+    pub tenant: u32,
+    /// From when an unfinished one is in doubt.
+    pub doubtful_from: Option<i64>,
+}
+
+pub(super) type States = HashMap<[u8; 16], HoldState, RandomState>;
+
 /// A layer to which nothing comes any more.
 #[derive(Debug, Default)]
 pub(super) struct Frozen {
@@ -82,9 +91,21 @@ impl Layer {
     fn len(&self) -> usize {
         self.holds.len() + self.accounts.len()
     }
+
+    fn note_states(&self, states: &mut States) {
+        for (id, row) in &self.holds {
+            let doubtful_from = row.doubtful_from.filter(|_| row.finished_at.is_none());
+            states.entry(*id).or_insert(HoldState { tenant: row.tenant, doubtful_from });
+        }
+    }
 }
 
 impl Frozen {
+    /// Adds the holds of which nothing newer is known.
+    pub fn note_states(&self, states: &mut States) {
+        self.layer.note_states(states);
+    }
+
     /// Everything in one layer, for the writer that found it in the journal.
     pub fn of(rows: Vec<(i64, Batch)>) -> Self {
         let newest = rows.last().map_or(0, |(row, _)| *row);
@@ -236,17 +257,12 @@ impl Tail {
         self.layers().find_map(|layer| layer.holds.get(id)).cloned()
     }
 
-    /// The holds of a tenant that the tables may lack, each once: from when an unfinished one
-    /// is in doubt.
-    pub fn states(&self, tenant: TenantRef) -> HashMap<[u8; 16], Option<i64>, RandomState> {
-        let mut states = HashMap::default();
-        for layer in self.layers() {
-            for (id, row) in layer.holds.iter().filter(|(_, row)| row.tenant == tenant.0) {
-                let from = row.doubtful_from.filter(|_| row.finished_at.is_none());
-                states.entry(*id).or_insert(from);
-            }
-        }
-        states
+    /// The holds that came since the last freeze, and the frozen layer, to be gone through
+    /// without holding up whoever commits.
+    pub fn states(&self) -> (States, Option<Arc<Frozen>>) {
+        let mut states = States::default();
+        self.active.note_states(&mut states);
+        (states, self.frozen.clone())
     }
 
     /// Whether a hold that the tables may lack came into doubt in that time,

@@ -83,10 +83,11 @@ impl Service {
     }
 
     async fn look(&self) -> Result<(), ServiceError> {
-        let (mut holds, mut loads, mut left) = ([0; 2], BTreeMap::new(), LOOKED_AT);
-        for tenant in self.registry.tenants() {
-            let of_tenant = self.ledger.unfinished(tenant.number, tenant.now()).await?;
-            holds.iter_mut().zip(of_tenant).for_each(|(sum, count)| *sum += count);
+        let tenants = self.registry.tenants();
+        let holds = tenants.iter().map(|tenant| (tenant.number, tenant.now())).collect();
+        let holds = self.ledger.unfinished(holds).await?;
+        let (mut loads, mut left) = (BTreeMap::new(), LOOKED_AT);
+        for tenant in tenants {
             let catalog = tenant.catalog();
             let enforced = catalog.pools.iter().map(|entry| &**entry).filter(|entry| entry.pool.enforced);
             let pools: Vec<&PoolEntry> = enforced.take(left).collect();

@@ -400,7 +400,7 @@ impl crate::ledger::Exports for FakeLedger {
 }
 
 impl Reports for FakeLedger {
-    fn unfinished(&self, _: TenantRef, _: Millis) -> Answer<'_, [u64; 2]> {
+    fn unfinished(&self, _: Vec<(TenantRef, Millis)>) -> Answer<'_, [u64; 2]> {
         self.answer(|| Ok([0; 2]))
     }
     fn add_tally(&self, tally: Arc<Tally>) -> Answer<'_, ()> {

@@ -103,7 +103,7 @@ async fn what_cannot_be_written_to_the_tables_stays_in_the_journal() {
 async fn usage_counts_once_when_a_process_dies_between_portions() {
     for extra in [0, 1, 2] {
         let dir = Dir::new();
-        let portions = Portions { freeze_at: 1_000, rows: 4 };
+        let portions = Portions { freeze_at: 1_000, rows: 4, ..Portions::default() };
         let ledger = SqliteLedger::open_with(&dir.path(), Durability::Os, portions).await.unwrap();
         let batch =
             |from: i64| (from..from + 30).map(|number| change(&format!("u_{number}"), number)).collect();
@@ -137,7 +137,7 @@ async fn of_minutes(ledger: &SqliteLedger) -> u64 {
 #[tokio::test]
 async fn a_full_disk_loses_nothing_and_passes() {
     let dir = Dir::new();
-    let portions = Portions { freeze_at: 50, rows: 20 };
+    let portions = Portions { freeze_at: 50, rows: 20, ..Portions::default() };
     let ledger = SqliteLedger::open_with(&dir.path(), Durability::Os, portions).await.unwrap();
     ledger.commit(vec![change("u_1", 1)]).await.unwrap();
     pragma(&ledger, "PRAGMA max_page_count = 80").await;

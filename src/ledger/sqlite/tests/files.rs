@@ -179,7 +179,7 @@ fn processes_that_open_a_new_file_at_once_all_get_it() {
 #[tokio::test]
 async fn a_child_commits_for_ever() {
     if let Some(path) = std::env::var_os(CHILD) {
-        let portions = Portions { freeze_at: 40, rows: 7 };
+        let portions = Portions { freeze_at: 40, rows: 7, ..Portions::default() };
         let ledger = SqliteLedger::open_with(Path::new(&path), Durability::Commit, portions).await.unwrap();
         for number in (1..).step_by(3) {
             let user = format!("u_{}", number % 5);

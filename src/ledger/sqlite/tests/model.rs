@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::task::{Context, Waker};
+use std::time::Duration;
 
 use super::super::Portions;
 use super::*;
@@ -199,7 +200,7 @@ impl World {
             .filter_map(Hold::doubtful_from)
             .partition::<Vec<_>, _>(|from| *from > before);
         let counts = [running.len() as u64, doubtful.len() as u64];
-        assert_eq!(ledger.unfinished(TENANT, before).await.unwrap(), counts);
+        assert_eq!(ledger.unfinished(vec![(TENANT, before)]).await.unwrap(), counts);
         let after = all.get(self.random.below(all.len() as u64 + 3) as usize).copied();
         let limit = 1 + self.random.below(4) as u32;
         let query = DoubtQuery { now: before, filter, after, limit };
@@ -249,7 +250,9 @@ async fn run(seed: u64) {
         // Now and then so large that only the test itself writes portions, and
         // a process dies between two of them.
         let freeze_at = if world.random.one_in(2) { 100_000 } else { 1 + world.random.below(30) as usize };
-        let portions = Portions { freeze_at, rows: 1 + world.random.below(6) as usize };
+        let rows = 1 + world.random.below(6) as usize;
+        let at_leisure = Duration::from_millis([2, 10_000][world.random.below(2) as usize]);
+        let portions = Portions { freeze_at, rows, at_leisure };
         let open = match ledger.take() {
             Some(open) => open,
             None => SqliteLedger::open_with(&dir.path(), Durability::Os, portions).await.unwrap(),
@@ -337,7 +340,7 @@ async fn hand_over(ledger: &SqliteLedger, user: &str, commits: i64) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_account_is_read_as_of_one_moment() {
     let dir = Dir::new();
-    let portions = Portions { freeze_at: 6, rows: 1 };
+    let portions = Portions { freeze_at: 6, rows: 1, ..Portions::default() };
     let ledger = Arc::new(SqliteLedger::open_with(&dir.path(), Durability::Os, portions).await.unwrap());
     let writer = Arc::clone(&ledger);
     let writing = tokio::spawn(async move { hand_over(&writer, "u_1", 400).await });
@@ -362,8 +365,26 @@ async fn counting_what_is_open_writes_nothing_to_the_tables() {
         ledger.commit(vec![change("u_1", number)]).await.unwrap();
     }
     let open = change("u_1", 1).hold.unwrap().doubtful_from().unwrap();
-    let counts = ledger.unfinished(TENANT, open).await.unwrap();
+    let counts = ledger.unfinished(vec![(TENANT, open)]).await.unwrap();
     assert_eq!((counts[1] > 0, counts.iter().sum::<u64>()), (true, 3));
     assert_eq!(count(&dir, "holds").await, 0);
     assert_eq!(count(&dir, "journal WHERE body <> x''").await, 3);
+}
+
+#[tokio::test]
+async fn few_rows_are_written_to_the_tables_when_they_are_old() {
+    let dir = Dir::new();
+    let portions = Portions { at_leisure: Duration::from_millis(1), ..Portions::default() };
+    let ledger = SqliteLedger::open_with(&dir.path(), Durability::Os, portions).await.unwrap();
+    for number in 1..=3 {
+        ledger.commit(vec![change("u_1", number)]).await.unwrap();
+    }
+    while count(&dir, "holds").await < 3 || count(&dir, "journal WHERE body <> x''").await > 0 {
+        tokio::task::yield_now().await;
+    }
+    // And again after that.
+    ledger.commit(vec![change("u_1", 4)]).await.unwrap();
+    while count(&dir, "holds").await < 4 {
+        tokio::task::yield_now().await;
+    }
 }

@@ -4,6 +4,7 @@
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Row};
 
+use super::super::doubts::UNFINISHED_OF_MANY;
 use super::super::ended;
 use super::Dir;
 use crate::ledger::sql::{
@@ -74,6 +75,7 @@ async fn no_query_reads_a_whole_table() {
         (feed::PRUNE, &["sqlite_autoindex_feed_1 (tenant=? AND number<?)"]),
         (feed::OLD, &["holds USING INDEX sqlite_autoindex_holds_1 (id>? AND id<?)", "tenants USING INTEGER"]),
         (SqliteConnection::HOLDS_OF_MANY, &["holds USING INDEX sqlite_autoindex_holds_1 (id=?)"]),
+        (UNFINISHED_OF_MANY, &["holds USING INDEX sqlite_autoindex_holds_1 (id=?)"]),
         (pruning::END, &["COVERING INDEX sqlite_autoindex_holds_1 (id>? AND id<?)"]),
         (
             pruning::PRUNE,

@@ -69,13 +69,17 @@ pub async fn unfinished_holds_are_counted_by_whether_they_are_in_doubt(room: imp
     commit(&*ledger, &[Hold { tenant: OTHER, ..doubtful("u_1", 90, 45) }]).await;
     // What came last may be missing for a moment.
     let until = async |now: i64, counts: [u64; 2]| {
-        while ledger.unfinished(TENANT, at(now)).await.unwrap() != counts {
+        while ledger.unfinished(vec![(TENANT, at(now))]).await.unwrap() != counts {
             tokio::task::yield_now().await;
         }
     };
     until(60, [2, 2]).await;
     until(65, [1, 3]).await;
     until(39, [4, 0]).await;
+    // Of several tenants, each by its own time.
+    let both = |other| ledger.unfinished(vec![(TENANT, at(60)), (OTHER, at(other))]);
+    assert_eq!((both(44).await.unwrap(), both(45).await.unwrap()), ([3, 2], [2, 3]));
+    assert_eq!(ledger.unfinished(Vec::new()).await.unwrap(), [0, 0]);
 }
 
 pub async fn pages_of_doubts_stay_right_while_holds_come_and_end(room: impl Room) {
