@@ -13,7 +13,7 @@ use crate::domain::hold::Hold;
 use crate::domain::ids::HoldId;
 use crate::domain::time::Millis;
 use crate::ledger::sql::doubts::{self, Walk};
-use crate::ledger::sql::{Failure, Sql, get, listed, read, values};
+use crate::ledger::sql::{Failure, listed, read};
 use crate::ledger::{DoubtPage, DoubtQuery, LedgerError};
 
 impl SqliteLedger {
@@ -90,12 +90,10 @@ async fn better_counted(
     for (tenant, now) in tenants {
         let mut counts = doubts::unfinished(&mut *moment, tenant, now).await?;
         if let Some(Known { ids, doubtful_from }) = known.remove(&tenant.0) {
-            let values = values![listed(ids.into_iter()), now.0];
-            let rows = moment.rows(UNFINISHED_OF_MANY, values).await?;
-            for (place, count) in counts.iter_mut().enumerate() {
-                let less = rows.first().map_or(Ok(0), |row| get::<i64>(row, place))?.cast_unsigned();
-                *count -= less.min(*count);
-            }
+            let counted = sqlx::query_as(UNFINISHED_OF_MANY).bind(listed(ids.into_iter())).bind(now.0);
+            let (running, doubtful): (i64, i64) = counted.fetch_one(&mut *moment).await?;
+            let less = [running, doubtful].map(i64::cast_unsigned);
+            counts.iter_mut().zip(less).for_each(|(count, less)| *count -= less.min(*count));
             doubtful_from.into_iter().for_each(|from| counts[usize::from(from <= now.0)] += 1);
         }
         sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);

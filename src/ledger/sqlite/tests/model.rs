@@ -223,7 +223,7 @@ impl World {
                 is_done = true;
                 break;
             }
-            tokio::time::sleep(std::time::Duration::from_micros(50)).await;
+            tokio::time::sleep(Duration::from_micros(50)).await;
         }
         drop(call);
         // The next commit waits for whatever is under way.
