@@ -8,11 +8,17 @@ use crate::ledger::LedgerError;
 use crate::ledger::sql::Failure;
 use crate::ledger::sql::batch::UsageKey;
 
-/// Appends a row to the journal.
-pub(super) async fn append(connection: &mut SqliteConnection, number: i64, body: &[u8]) -> sqlx::Result<()> {
-    let query = sqlx::query("INSERT INTO journal (number, body) VALUES ($1, $2)").bind(number).bind(body);
-    query.execute(&mut *connection).await?;
-    Ok(())
+/// Appends a row to the journal. `false`: the row before is not the newest, so another process
+/// commits as well. (Its number may be free all the same: rows are taken out.)
+pub(super) async fn append(
+    connection: &mut SqliteConnection,
+    number: i64,
+    body: &[u8],
+) -> sqlx::Result<bool> {
+    let text = "INSERT INTO journal (number, body)
+                SELECT $1, $2 WHERE (SELECT coalesce(max(number), 0) FROM journal) = $1 - 1";
+    let query = sqlx::query(text).bind(number).bind(body);
+    Ok(query.execute(&mut *connection).await?.rows_affected() > 0)
 }
 
 /// The numbers of the journal's rows up to `newest` that are not in the tables.

@@ -136,12 +136,15 @@ impl Journal {
         let body = batch.encode()?;
         let firsts = self.tenants_without_holds(&batch);
         let mut tries = 0;
-        // The next number is taken if another process commits too, against the
-        // rules: slow then, not wrong.
-        while let Err(failure) = self.append(&mut batch, fence, &body, &firsts).await {
+        // Another process may commit too, against the rules: slow then, not wrong.
+        while !self
+            .append(&mut batch, fence, &body, &firsts)
+            .await
+            .map_err(|error| self.writer.failed(error))?
+        {
             tries += 1;
-            if !failure.is_taken() || tries == TRIES {
-                return Err(self.writer.failed(failure));
+            if tries == TRIES {
+                return Err(LedgerError::Unavailable("another process commits without a pause".into()));
             }
             self.catch_up().await?;
         }
@@ -205,23 +208,28 @@ impl Journal {
         new
     }
 
+    /// `false`: the tail lacks rows of the journal, and finds them when it catches up.
     async fn append(
         &self,
         batch: &mut Batch,
         fence: Option<Fence>,
         body: &[u8],
         firsts: &[u32],
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         let mut lane = self.writer.lane().await?;
         let number = self.tail().newest() + 1;
         let mut unseen = Unseen { is_unsure: &self.is_unsure, is_seen: false };
         // One statement is a transaction by itself: no BEGIN, no COMMIT.
         let is_alone = batch.users.is_empty() && batch.telling.is_empty() && firsts.is_empty();
         if is_alone && fence.is_none() {
-            commit::append(lane.connection()?, number, body).await?;
+            if !commit::append(lane.connection()?, number, body).await? {
+                return Ok(false);
+            }
         } else {
             let mut transaction = lane.begin().await?;
-            commit::append(&mut transaction, number, body).await?;
+            if !commit::append(&mut transaction, number, body).await? {
+                return Ok(false);
+            }
             move_on(&mut *transaction, fence).await?;
             write_users(&mut *transaction, &batch.users).await?;
             write_taken(&mut *transaction, firsts).await?;
@@ -231,7 +239,7 @@ impl Journal {
         // Still in the lane: whoever has it finds tail and journal agree.
         self.tail().add(number, std::mem::take(batch));
         unseen.is_seen = true;
-        Ok(())
+        Ok(true)
     }
 
     /// Sees to it that the tail knows all of the journal, by writing what it

@@ -174,6 +174,30 @@ fn processes_that_open_a_new_file_at_once_all_get_it() {
     assert_eq!(runtime.block_on(count(&dir, "_sqlx_migrations")), steps as i64, "each step once");
 }
 
+#[tokio::test]
+async fn whoever_commits_beside_others_against_the_rules_loses_nothing() {
+    let dir = Dir::new();
+    let (ours, theirs) = (dir.open().await, dir.open().await);
+    let commit = async |ledger: &SqliteLedger, number| {
+        ledger.commit(vec![change("u_1", number)]).await.unwrap();
+    };
+    commit(&ours, 1).await;
+    commit(&theirs, 2).await;
+    commit(&theirs, 3).await;
+    // What stood behind the first row is taken out, so its number is free.
+    theirs.journal.write_out().await.unwrap();
+    commit(&ours, 4).await;
+    commit(&theirs, 5).await;
+    theirs.close().await;
+    // Killed, with all that it had in memory.
+    drop(ours);
+    let ledger = dir.open().await;
+    for number in 1..=5 {
+        let id = change("u_1", number).hold.unwrap().id;
+        assert!(ledger.hold(TENANT, id).await.unwrap().is_some(), "hold {number} is lost");
+    }
+}
+
 /// The other process of the next test: commits until it is killed, and tells
 /// what was acknowledged.
 #[tokio::test]
