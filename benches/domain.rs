@@ -9,7 +9,7 @@ mod subjects;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::sheet::Random;
+use crate::sheet::{LIMITS, Random};
 use crate::subjects::{BATCH, Domain, Embedded, Subject};
 
 /// As in the server's binary.
@@ -23,8 +23,8 @@ fn main() {
     println!("| what | accounts | take ns | finish ns |");
     println!("|---|---|---|---|");
     for count in [1_000, 10_000, 100_000, 1_000_000] {
-        measure("domain", Domain::new(count));
-        measure("engine", Embedded::new(count));
+        measure("domain", Domain::new(LIMITS, count));
+        measure("engine", Embedded::in_memory(LIMITS, count));
     }
 }
 

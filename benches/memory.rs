@@ -8,7 +8,7 @@ use std::alloc::System;
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, Stats, StatsAlloc};
 
-use crate::sheet::Random;
+use crate::sheet::{LIMITS, Random};
 use crate::subjects::{BATCH, Domain, Embedded, Subject};
 
 #[global_allocator]
@@ -23,9 +23,9 @@ fn main() {
     println!("|---|---|---|---|---|---|");
     for count in [10_000, 1_000_000] {
         let region = Region::new(ALLOCATOR);
-        measure("domain", &region, Domain::new(count));
+        measure("domain", &region, Domain::new(LIMITS, count));
         let region = Region::new(ALLOCATOR);
-        measure("engine", &region, Embedded::new(count));
+        measure("engine", &region, Embedded::in_memory(LIMITS, count));
     }
 }
 

@@ -10,6 +10,7 @@ use apportion::domain::plan::{Limit, Rule, Scope, Sheet};
 use apportion::domain::step::{self, Ask, Before, Tally, Verdict};
 use apportion::domain::taking::Taking;
 use apportion::domain::time::{Millis, Zone};
+use serde_json::{Value, json};
 use smallvec::SmallVec;
 
 pub const SHEET: &str = r#"{
@@ -40,8 +41,27 @@ pub const INPUT_TOKENS: u64 = 1200;
 pub const MAX_OUTPUT_TOKENS: u64 = 512;
 pub const OUTPUT_TOKENS: u64 = 380;
 
-pub fn sheet() -> Sheet {
-    let node = Node::from_json(SHEET.as_bytes()).expect("the sheet is JSON");
+/// How many it has.
+pub const LIMITS: usize = 8;
+
+/// The first so many of its limits, or more like these.
+pub fn document(limits: usize) -> Value {
+    let mut sheet: Value = serde_json::from_str(SHEET).expect("the sheet is JSON");
+    let kinds = sheet["limits"].as_array().expect("a list").clone();
+    let named = kinds.iter().cycle().take(limits).enumerate().map(|(index, limit)| {
+        let mut limit = limit.clone();
+        if index >= kinds.len() {
+            limit["name"] = json!(format!("{}_{index}", limit["name"].as_str().unwrap_or_default()));
+        }
+        limit
+    });
+    sheet["limits"] = Value::Array(named.collect());
+    sheet
+}
+
+pub fn sheet(limits: usize) -> Sheet {
+    let text = document(limits).to_string();
+    let node = Node::from_json(text.as_bytes()).expect("the sheet is JSON");
     Sheet::read(&node).expect("the sheet is valid").0
 }
 

@@ -13,6 +13,7 @@ use apportion::domain::time::Millis;
 use apportion::engine::{Engine, Finish, Finished, How, Loaded, MemoryEngine, Reply, Step, Take, Taken};
 use futures_util::FutureExt;
 use smallvec::smallvec;
+use tokio::runtime::Runtime;
 
 use crate::sheet;
 
@@ -51,8 +52,8 @@ pub struct Domain {
 }
 
 impl Domain {
-    pub fn new(count: usize) -> Self {
-        let (sheet, now) = (sheet::sheet(), sheet::now());
+    pub fn new(limits: usize, count: usize) -> Self {
+        let (sheet, now) = (sheet::sheet(limits), sheet::now());
         Self {
             accounts: (0..count).map(|_| Account::default()).collect(),
             ask: sheet::ask(&sheet, now),
@@ -88,32 +89,46 @@ impl Subject for Domain {
     fn flush(&mut self) {}
 }
 
-/// The in-process engine, with everything that it leaves for the ledger.
-pub struct Embedded {
-    engine: MemoryEngine,
+/// An engine, with everything that it leaves for the ledger.
+pub struct Embedded<E> {
+    engine: E,
+    /// Where it has to be waited for.
+    runtime: Option<Runtime>,
     ask: Ask,
     draft: Hold,
     settlement: Settlement,
     users: Vec<UserId>,
-    now: Millis,
     open: VecDeque<(usize, HoldId)>,
     next_id: u128,
     unconfirmed: usize,
 }
 
-impl Embedded {
-    pub fn new(count: usize) -> Self {
-        let (sheet, now) = (sheet::sheet(), sheet::now());
+impl Embedded<MemoryEngine> {
+    pub fn in_memory(limits: usize, count: usize) -> Self {
+        Self::new(MemoryEngine::new(2 * count), None, limits, count)
+    }
+}
+
+impl<E: Engine> Embedded<E> {
+    pub fn new(engine: E, runtime: Option<Runtime>, limits: usize, count: usize) -> Self {
+        let (sheet, now) = (sheet::sheet(limits), sheet::now());
         Self {
-            engine: MemoryEngine::new(2 * count),
+            engine,
+            runtime,
             ask: sheet::ask(&sheet, now),
             draft: sheet::draft(&sheet, TenantRef(1), user(0), now),
             settlement: sheet::settlement(now),
             users: (0..count).map(user).collect(),
-            now,
             open: VecDeque::new(),
             next_id: 1,
             unconfirmed: 0,
+        }
+    }
+
+    fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        match &self.runtime {
+            Some(runtime) => runtime.block_on(future),
+            None => future.now_or_never().expect("the engine never waits"),
         }
     }
 
@@ -124,16 +139,11 @@ impl Embedded {
     /// Runs an operation; an account that is new is loaded as empty.
     fn apply<'e, T>(&'e self, operation: impl Fn() -> Reply<'e, T>) -> T {
         loop {
-            match operation()
-                .now_or_never()
-                .expect("the engine never waits")
-                .expect("the engine takes changes")
-            {
+            match self.wait(operation()).expect("the engine takes changes") {
                 Step::Done(outcome) => return outcome,
                 Step::Missing(missing) => {
                     let nothing = missing.keys.iter().map(|_| Loaded::default()).collect();
-                    let loaded = self.engine.load(&missing, nothing).now_or_never();
-                    loaded.expect("the engine never waits").expect("the engine is up");
+                    self.wait(self.engine.load(&missing, nothing)).expect("the engine is up");
                 }
             }
         }
@@ -147,7 +157,7 @@ impl Embedded {
     }
 }
 
-impl Subject for Embedded {
+impl<E: Engine> Subject for Embedded<E> {
     fn count(&self) -> usize {
         self.users.len()
     }
@@ -167,7 +177,7 @@ impl Subject for Embedded {
             quiet: false,
             place: None,
         };
-        match self.apply(|| self.engine.take(&take, self.now)) {
+        match self.apply(|| self.engine.take(&take, sheet::now())) {
             Taken::Hold { hold, .. } => self.open.push_back((account, hold.id)),
             _ => unreachable!("the sheet refuses nothing"),
         }
@@ -184,7 +194,7 @@ impl Subject for Embedded {
             how: How::Settle(Box::new(self.settlement.clone())),
             ended_by_rule: None,
         };
-        match self.apply(|| self.engine.finish(&finish, self.now)) {
+        match self.apply(|| self.engine.finish(&finish, sheet::now())) {
             Finished::Done { .. } => {}
             _ => unreachable!("the hold is open"),
         }
@@ -192,10 +202,10 @@ impl Subject for Embedded {
     }
 
     fn flush(&mut self) {
-        self.unconfirmed = 0;
-        while let Some(batch) = self.engine.changes().now_or_never() {
-            let committed = self.engine.committed(batch).now_or_never();
-            committed.expect("the engine never waits");
+        while self.unconfirmed > 0 {
+            let batch = self.wait(self.engine.changes());
+            self.unconfirmed -= batch.changes.len();
+            self.wait(self.engine.committed(batch));
         }
     }
 }

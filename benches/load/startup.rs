@@ -107,7 +107,7 @@ struct Pattern {
 
 impl Pattern {
     fn new(tenant: TenantRef) -> anyhow::Result<Self> {
-        let sheet: Sheet = sheet::sheet();
+        let sheet: Sheet = sheet::sheet(sheet::LIMITS);
         let now = sheet::now();
         let ask = sheet::ask(&sheet, now);
         let mut account = Account::default();

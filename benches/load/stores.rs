@@ -20,7 +20,7 @@ pub struct Stores {
     postgres: Server,
 }
 
-struct Server {
+pub struct Server {
     child: Child,
     port: u16,
     _data: TempDir,
@@ -65,6 +65,13 @@ impl Stores {
     }
 }
 
+impl Server {
+    #[allow(dead_code, reason = "for measurements of Redis alone")]
+    pub fn redis_url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         // SIGTERM lets Postgres end its processes, too.
@@ -76,7 +83,7 @@ impl Drop for Server {
     }
 }
 
-fn start_redis(scratch: &Path, settings: &[String]) -> anyhow::Result<Server> {
+pub fn start_redis(scratch: &Path, settings: &[String]) -> anyhow::Result<Server> {
     let data = tempfile::Builder::new().prefix("redis-").tempdir_in(scratch)?;
     let port = free_port()?;
     let mut command = bound_to_us(&[]);

@@ -12,7 +12,7 @@ use crate::client::{Way, drive};
 use crate::options::Options;
 use crate::process::{self, Process, free_port, on_core};
 use crate::requests::{Checks, HoldText, Picks, SettleBatches, check_for};
-use crate::sheet::SHEET;
+use crate::sheet;
 use crate::stores::Stores;
 
 /// A running server.
@@ -65,7 +65,7 @@ impl Target {
         let tokens = Tokens { open: tenant("open")?, closed: tenant("closed")?, strange: tenant("strange")? };
         let process = serve(options, data.path(), durability, &environment)?;
         let target = Self { name: name.to_owned(), process, tokens, stores, data: Some(data) };
-        let open = sheet_of(options.limits)?;
+        let open = sheet::document(options.limits);
         let mut closed = open.clone();
         closed["limits"].as_array_mut().context("a list")?.push(
             json!({"name": "closed", "kind": "window", "meter": "requests", "period": "day", "limit": 0}),
@@ -204,21 +204,6 @@ pub fn create_tenant(
 ) -> anyhow::Result<String> {
     cli(options, data, environment, &["tenant", "create", id])?;
     cli(options, data, environment, &["token", "mint", "--tenant", id, "--scope", SCOPE, "--ttl", "7d"])
-}
-
-/// The usual sheet with the first so many of its limits, or more like these.
-fn sheet_of(limits: usize) -> anyhow::Result<Value> {
-    let mut sheet: Value = serde_json::from_str(SHEET)?;
-    let kinds = sheet["limits"].as_array().context("a list")?.clone();
-    let named = kinds.iter().cycle().take(limits).enumerate().map(|(index, limit)| {
-        let mut limit = limit.clone();
-        if index >= kinds.len() {
-            limit["name"] = json!(format!("{}_{index}", limit["name"].as_str().unwrap_or_default()));
-        }
-        limit
-    });
-    sheet["limits"] = Value::Array(named.collect());
-    Ok(sheet)
 }
 
 /// Puts a sheet and makes it everybody's.
