@@ -5,6 +5,7 @@ mod changes;
 #[allow(dead_code, reason = "servers are started with it")]
 #[path = "load/process.rs"]
 mod process;
+mod queue;
 #[allow(dead_code, reason = "shared with the other measurements")]
 mod sheet;
 #[allow(dead_code, reason = "only its Redis")]
@@ -17,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use apportion::domain::charge::TenantRef;
 use apportion::domain::slot::Slot;
-use apportion::engine::Engine;
 use apportion::engine::redis::{Options, Redis, RedisEngine, Script, slot_of};
+use apportion::engine::{Engine, MemoryEngine};
 use apportion::ledger::{Durability, Ledger, SqliteLedger};
 use criterion::measurement::WallTime;
 use criterion::{
@@ -27,6 +28,7 @@ use criterion::{
 use tokio::runtime::Runtime;
 
 use crate::changes::change;
+use crate::queue::Queue;
 use crate::subjects::{BATCH, Domain, Embedded, Subject};
 
 /// As in the server's binary.
@@ -35,6 +37,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const LIMITS: [usize; 4] = [1, 5, 8, 20];
 const ACCOUNTS: usize = 1_000;
+const WAITERS: [u64; 4] = [0, 10, 100, 1_000];
 const SCRATCH: &str = env!("CARGO_TARGET_TMPDIR");
 
 /// The pure step, on accounts that fit the caches.
@@ -58,24 +61,31 @@ fn redis(criterion: &mut Criterion) {
     let server = stores::start_redis(Path::new(SCRATCH), &[]).expect("redis-server is installed");
     let mut group = criterion.benchmark_group("redis");
     group.sampling_mode(SamplingMode::Flat).measurement_time(Duration::from_secs(10));
-    let connect = || {
-        let runtime = runtime();
-        let redis = runtime.block_on(Redis::connect(&server.redis_url())).expect("it is up");
-        (runtime, redis)
-    };
-    let (on, redis) = connect();
+    let (on, redis) = connect(&server);
     let (nothing, slot) = (Script::new("#!lua\nreturn 1"), slot_of(b"steps"));
     group.bench_function("nothing", |bencher| {
         bencher.iter(|| on.block_on(redis.script(slot, &nothing, &[b"{steps}"], &[])).expect("it is up"))
     });
-    for (epoch, limits) in (1..).zip(LIMITS) {
-        let (runtime, redis) = connect();
-        let engine = RedisEngine::new(redis, Options { installation: epoch, ..Options::default() });
-        let slot = Slot { epoch, drained: 0 };
-        runtime.block_on(engine.open_slot(TenantRef(1), slot)).expect("it is up");
-        assert!(runtime.block_on(engine.admit(TenantRef(1), slot)).expect("it is up"));
+    for (installation, limits) in (1..).zip(LIMITS) {
+        let (runtime, engine) = remote(&server, installation);
         take_and_finish(&mut group, limits, Embedded::new(engine, Some(runtime), limits, ACCOUNTS));
     }
+}
+
+fn connect(server: &stores::Server) -> (Runtime, Redis) {
+    let runtime = runtime();
+    let redis = runtime.block_on(Redis::connect(&server.redis_url())).expect("it is up");
+    (runtime, redis)
+}
+
+/// A node's engine, with a tenant; those of other numbers share nothing with it.
+fn remote(server: &stores::Server, installation: u64) -> (Runtime, RedisEngine) {
+    let (runtime, redis) = connect(server);
+    let engine = RedisEngine::new(redis, Options { installation, ..Options::default() });
+    let slot = Slot { epoch: 1, drained: 0 };
+    runtime.block_on(engine.open_slot(TenantRef(1), slot)).expect("it is up");
+    assert!(runtime.block_on(engine.admit(TenantRef(1), slot)).expect("it is up"));
+    (runtime, engine)
 }
 
 fn take_and_finish(group: &mut BenchmarkGroup<'_, WallTime>, limits: usize, mut subject: impl Subject) {
@@ -103,6 +113,29 @@ fn timed(subject: &mut impl Subject, calls: u64) -> (Duration, Duration) {
         left -= calls;
     }
     (take, finish)
+}
+
+/// A check of who does not wait, on a pool before which others do: it finds out that they go
+/// first.
+fn lines(criterion: &mut Criterion) {
+    let server = stores::start_redis(Path::new(SCRATCH), &[]).expect("redis-server is installed");
+    let mut group = criterion.benchmark_group("lines");
+    for waiters in WAITERS {
+        behind(&mut group, "memory", waiters, &Queue::new(MemoryEngine::new(10), None, waiters));
+        let (runtime, engine) = remote(&server, 10_000 + waiters);
+        behind(&mut group, "redis", waiters, &Queue::new(engine, Some(runtime), waiters));
+    }
+}
+
+fn behind<E: Engine>(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, waiters: u64, queue: &Queue<E>) {
+    group.bench_function(BenchmarkId::new(name, waiters), |bencher| {
+        bencher.iter_custom(|calls| {
+            queue.keep();
+            let begun = Instant::now();
+            (0..calls).for_each(|_| queue.check());
+            begun.elapsed()
+        })
+    });
 }
 
 /// Batches of changes put on record, one after the other, with what goes to the tables beside.
@@ -141,5 +174,5 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
 }
 
-criterion_group!(steps, rules, memory, redis, commit);
+criterion_group!(steps, rules, memory, redis, lines, commit);
 criterion_main!(steps);

@@ -91,7 +91,7 @@ impl Subject for Domain {
 
 /// An engine, with everything that it leaves for the ledger.
 pub struct Embedded<E> {
-    engine: E,
+    pub engine: E,
     /// Where it has to be waited for.
     runtime: Option<Runtime>,
     ask: Ask,
@@ -125,7 +125,7 @@ impl<E: Engine> Embedded<E> {
         }
     }
 
-    fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+    pub fn wait<T>(&self, future: impl Future<Output = T>) -> T {
         match &self.runtime {
             Some(runtime) => runtime.block_on(future),
             None => future.now_or_never().expect("the engine never waits"),
@@ -137,7 +137,7 @@ impl<E: Engine> Embedded<E> {
     }
 
     /// Runs an operation; an account that is new is loaded as empty.
-    fn apply<'e, T>(&'e self, operation: impl Fn() -> Reply<'e, T>) -> T {
+    pub fn apply<'e, T>(&'e self, operation: impl Fn() -> Reply<'e, T>) -> T {
         loop {
             match self.wait(operation()).expect("the engine takes changes") {
                 Step::Done(outcome) => return outcome,
@@ -166,17 +166,8 @@ impl<E: Engine> Subject for Embedded<E> {
         // Well mixed, as real ids are: the engine's maps count on it.
         let id = HoldId(self.next_id.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
         self.next_id += 1;
-        let take = Take {
-            accounts: smallvec![self.key(account)],
-            ask: self.ask.clone(),
-            credits: Demand::NONE,
-            draft: Hold { id, user: self.users[account].clone(), ..self.draft.clone() },
-            lease_ms: 600_000,
-            max_hold_ms: 3_600_000,
-            dry_run: false,
-            quiet: false,
-            place: None,
-        };
+        let draft = Hold { id, user: self.users[account].clone(), ..self.draft.clone() };
+        let take = take_of(self.key(account), self.ask.clone(), draft);
         match self.apply(|| self.engine.take(&take, sheet::now())) {
             Taken::Hold { hold, .. } => self.open.push_back((account, hold.id)),
             _ => unreachable!("the sheet refuses nothing"),
@@ -210,6 +201,21 @@ impl<E: Engine> Subject for Embedded<E> {
     }
 }
 
-fn user(number: usize) -> UserId {
+/// A check by one account.
+pub fn take_of(account: AccountKey, ask: Ask, draft: Hold) -> Take {
+    Take {
+        accounts: smallvec![account],
+        ask,
+        credits: Demand::NONE,
+        draft,
+        lease_ms: 600_000,
+        max_hold_ms: 3_600_000,
+        dry_run: false,
+        quiet: false,
+        place: None,
+    }
+}
+
+pub fn user(number: usize) -> UserId {
     UserId::parse(&format!("u_{number:08}")).expect("a valid id")
 }
