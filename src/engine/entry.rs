@@ -18,9 +18,12 @@ use crate::domain::time::Millis;
 
 /// For so long after its hold finished a request id is known exactly: whoever sends one again
 /// does so soon.
-const LATELY_MS: i64 = 600_000;
-/// Fewer request ids than this are all known exactly.
-const FEW: usize = 56;
+const LATELY_MS: i64 = 120_000;
+/// Fewer request ids than this are all known exactly: as many as there is room for in the last
+/// table that takes about a kilobyte.
+const FEW: usize = 28;
+/// Of more, old ones are set aside each time when so many have come.
+const AT_ONCE: usize = 16;
 /// Those of so long a time are let go of at once.
 const SPAN_MS: i64 = 4 * 3_600_000;
 
@@ -134,7 +137,7 @@ impl State {
         // Before there is room for twice as many; of some dozens, which most users of many calls
         // have at a time, now and then.
         let known = self.requests.len();
-        let is_time = (FEW..4 * FEW).contains(&known) && known.is_multiple_of(32);
+        let is_time = (FEW..8 * FEW).contains(&known) && known.is_multiple_of(AT_ONCE);
         if known == self.requests.capacity() || is_time {
             self.set_aside(now);
         }
