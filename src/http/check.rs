@@ -42,6 +42,8 @@ const MAX_AMOUNTS: usize = 64;
     responses(
         (status = 200, description = "The call may be made", body = AllowView,
          headers(("RateLimit-Policy"), ("RateLimit"), ("Idempotency-Replayed"))),
+        (status = 402, description = "As 429, of a limit for whose end nobody waits, where `denial_status` says so"),
+        (status = 403, description = "`forbidden`, `tenant_suspended`; as 402"),
         (status = 404, description = "`unknown_user`"),
         (status = 409, description = "`already_finished`, with the hold"),
         (status = 413, description = "`body_too_large`, `input_too_large`, `output_too_large`, `exceeds_capacity`"),

@@ -114,6 +114,8 @@ pub async fn release(mut call: Call) -> Answer {
     request_body = Option<ExtendRequest>,
     responses(
         (status = 200, description = "Extended", body = FinishedView),
+        (status = 402, description = "As 429, of a limit for whose end nobody waits, where `denial_status` says so"),
+        (status = 403, description = "`forbidden`, `tenant_suspended`; as 402"),
         (status = 404, description = "No such hold"),
         (status = 409, description = "`lease_ended` or `already_finished`, with the hold"),
         (status = 413, description = "More than a cap or a limit can ever give"),

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use utoipa::openapi::path::{Operation, Parameter, ParameterBuilder, ParameterIn, PathItem};
+use utoipa::openapi::path::{Operation, Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::schema::{AllOfBuilder, ObjectBuilder, OneOfBuilder, Schema, Type};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{Content, Ref, RefOr, Response};
@@ -106,7 +106,7 @@ const WITH_CREDENTIALS: [(&str, &str); 5] = [
     ("429", "`ingress_rate_exceeded`: retry as `Retry-After` says"),
     ("503", "`store_unavailable`, `overloaded`: retry as `Retry-After` says"),
 ];
-/// And any call with a body.
+/// And any call that may have a body.
 const WITH_BODY: [(&str, &str); 3] =
     [("408", "`request_timeout`"), ("413", "`body_too_large`"), ("415", "`unsupported_media_type`")];
 
@@ -117,13 +117,11 @@ impl Modify for Problems {
         let components = document.components.get_or_insert_default();
         components.parameters.insert("shape".into(), shape_parameter().into());
         for item in document.paths.paths.values_mut() {
-            operations(item).for_each(add_problems);
+            let [get, others @ ..] = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete];
+            get.iter_mut().for_each(|operation| add_problems(operation, false));
+            others.into_iter().flatten().for_each(|operation| add_problems(operation, true));
         }
     }
-}
-
-fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
-    [&mut item.get, &mut item.put, &mut item.post, &mut item.delete].into_iter().flatten()
 }
 
 /// The query parameter that all routes with credentials know.
@@ -139,7 +137,7 @@ fn shape_parameter() -> Parameter {
         .build()
 }
 
-fn add_problems(operation: &mut Operation) {
+fn add_problems(operation: &mut Operation, may_have_body: bool) {
     let has_shapes = operation.security.is_some();
     if has_shapes {
         operation
@@ -154,7 +152,7 @@ fn add_problems(operation: &mut Operation) {
     if operation.security.is_some() {
         WITH_CREDENTIALS.iter().for_each(|(status, description)| add(status, description));
     }
-    if operation.request_body.is_some() {
+    if may_have_body {
         WITH_BODY.iter().for_each(|(status, description)| add(status, description));
     }
     for (status, response) in responses.iter_mut() {

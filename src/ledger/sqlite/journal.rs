@@ -37,7 +37,8 @@ use crate::ledger::sql::webhooks;
 pub(super) struct Portions {
     /// Rows in memory from which on they are written.
     pub freeze_at: usize,
-    /// Rows written in one transaction: a commit may have to wait for one.
+    /// Rows written in one transaction: a commit may have to wait for one. More where rows come
+    /// faster than that writes them.
     pub rows: usize,
     /// Where few rows come, they are written when they are older than this: whoever comes back
     /// after a while, and is no more in memory by then, would have to wait for them.
@@ -52,6 +53,8 @@ impl Default for Portions {
 
 /// How often a commit looks for a free number.
 const TRIES: usize = 100;
+/// So many times as many rows a transaction while another `freeze_at` waits already.
+const IN_HASTE: usize = 4;
 /// Commits wait for the tables when this many times `freeze_at` is in memory.
 const BEHIND: usize = 3;
 
@@ -288,10 +291,12 @@ impl Journal {
                 slot.insert(Writing::of(&frozen, &there))
             }
         };
+        let is_behind = self.rows() >= self.portions.freeze_at;
+        let rows = self.portions.rows * if is_behind { IN_HASTE } else { 1 };
         let work = async {
             let mut lane = self.writer.lane().await?;
             let mut transaction = lane.begin().await?;
-            let portion = writing.write(&mut transaction, self.portions.rows).await?;
+            let portion = writing.write(&mut transaction, rows).await?;
             transaction.commit().await?;
             Ok(portion)
         };
@@ -302,7 +307,7 @@ impl Journal {
                 self.tail().written();
             }
         }
-        self.checkpoints.wrote(self.portions.rows / 2);
+        self.checkpoints.wrote(rows / 2);
         Ok(true)
     }
 

@@ -4,7 +4,7 @@
 //! description fails; and what is described is tried.
 
 pub mod callers;
-mod operations;
+pub mod operations;
 
 use reqwest::Method;
 use serde_json::{Value, json};

@@ -6,8 +6,10 @@
 use std::path::Path;
 use std::process::Stdio;
 
-use serde_json::json;
+use reqwest::Method;
+use serde_json::{Value, json};
 
+use super::authorization::operations::{self, Names};
 use crate::harness::sheets::{PoolSheet, Sheet};
 use crate::harness::{Tenant, number_from_env};
 
@@ -60,6 +62,47 @@ async fn one_of_each() -> (Tenant, String) {
     t.spend("u", 10, 5).await;
     let hold = t.ask("u", 10, 5).await.hold_id();
     (t, hold)
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_is_answered_as_described_everywhere() {
+    let (t, hold) = one_of_each().await;
+    let document = t.get("/openapi.json").await.ok();
+    let operator = t.server.office().mint_operator();
+    let names = Names { hold, kid: "no-such-key".to_owned() };
+    let body = Value::from(" ".repeat(70_000));
+    let mut too_large = 0;
+    for operation in operations::all(&document, &names) {
+        if operation.method == Method::GET {
+            continue;
+        }
+        let is_operators = operation.template.starts_with("/v1/operator");
+        let token = if is_operators { &operator } else { &t.token };
+        let answer = operation.request(&t, Some(token), Some(&body)).send().await.expect("an answer");
+        let status = answer.status().as_u16();
+        let path = operation.template.replace('~', "~0").replace('/', "~1");
+        let method = operation.method.as_str().to_lowercase();
+        let described = format!("/paths/{path}/{method}/responses/{status}");
+        assert!(document.pointer(&described).is_some(), "{operation} answers {status}");
+        too_large += usize::from(status == 413);
+    }
+    assert!(too_large > 20, "{too_large} operations found it too large");
+}
+
+#[tokio::test]
+async fn a_denial_is_described_by_each_status_that_it_may_have() {
+    let t = Tenant::with(Sheet::new().dr(1).cc(10)).await;
+    let document = t.get("/openapi.json").await.ok();
+    t.ask("u", 1, 1).await.hold_id();
+    for status in [402, 403, 429] {
+        t.put_settings(json!({"denial_status": status})).await.ok();
+        let denied = t.ask("u", 1, 1).await;
+        assert_eq!((denied.status, denied.code()), (status, "daily_quota_exhausted"));
+        for path in ["~1v1~1check", "~1v1~1holds~1{id}~1extend"] {
+            let described = document.pointer(&format!("/paths/{path}/post/responses/{status}"));
+            assert!(described.is_some(), "{path}, {status}");
+        }
+    }
 }
 
 fn examine(program: &str, t: &Tenant, config: &Path, token: &str, which: &[&str]) {
