@@ -15,12 +15,14 @@ use crate::subjects::{BATCH, Domain, Embedded, Subject};
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const OPERATIONS: usize = 100_000;
+/// Open holds of one user, at the end.
+const HOLDS: usize = 100;
 
 fn main() {
     println!(
-        "| what | accounts | bytes an account at rest | bytes an open hold | allocations of a take | of a finish |"
+        "| what | accounts | bytes an account at rest | bytes a user's first open hold | each up to the hundredth | allocations of a take | of a finish |"
     );
-    println!("|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|");
     for count in [10_000, 1_000_000] {
         let region = Region::new(ALLOCATOR);
         measure("domain", &region, Domain::new(LIMITS, count));
@@ -53,10 +55,16 @@ fn measure(name: &str, whole: &Region<'_, System>, mut subject: impl Subject) {
     let open = subject.count().min(OPERATIONS);
     (0..open).for_each(|account| subject.take(account));
     subject.flush();
+    let first = grown(region.change()) / open as f64;
+
+    let region = Region::new(ALLOCATOR);
+    let users = OPERATIONS / HOLDS;
+    (1..HOLDS).for_each(|_| (0..users).for_each(|account| subject.take(account)));
+    subject.flush();
     println!(
-        "| {name} | {} | {at_rest:.0} | {:.0} | {:.1} | {:.1} |",
+        "| {name} | {} | {at_rest:.0} | {first:.0} | {:.0} | {:.1} | {:.1} |",
         subject.count(),
-        grown(region.change()) / open as f64,
+        grown(region.change()) / (users * (HOLDS - 1)) as f64,
         of_take as f64 / OPERATIONS as f64,
         of_finish as f64 / OPERATIONS as f64
     );

@@ -4,8 +4,6 @@
 //! brings the cells to `now`, and only an operation that goes through puts it
 //! in the account's place. So reads and refusals change nothing.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
@@ -14,6 +12,7 @@ use super::charge::{CellId, Charge, Figures, Span};
 use super::grant::Spent;
 use super::hold::{Hold, Receipt};
 use super::ids::HoldId;
+use super::open::{Open, Parts};
 use super::plan::Scope;
 use super::time::Millis;
 
@@ -22,7 +21,7 @@ use super::time::Millis;
 pub struct Account {
     cells: Vec<Place>,
     /// Holds whose lease runs, by its end.
-    open: BTreeMap<(Millis, HoldId), Parts>,
+    open: Open,
     /// Lease ends up to here are in the cells. Time never runs back behind it.
     advanced_to: Millis,
     /// What is gone of grants.
@@ -37,9 +36,6 @@ pub struct Place {
     /// What a limit under `enforce = "shadow"` would have refused so far.
     pub would_refuse: u32,
 }
-
-/// What an open hold occupies: (index of the cell, amount).
-type Parts = SmallVec<[(u16, u64); 2]>;
 
 /// The durable form; open holds are on record by themselves.
 #[derive(Deserialize)]
@@ -102,7 +98,7 @@ impl Account {
             _ => return Err("unknown format of an account".into()),
         };
         let Packed { cells, advanced_to, spent } = packed.map_err(|error| error.to_string())?;
-        Ok(Self { cells, open: BTreeMap::new(), advanced_to, spent })
+        Ok(Self { cells, open: Open::default(), advanced_to, spent })
     }
 
     /// An account of what another engine keeps. `open` tells of holds whose
@@ -113,7 +109,7 @@ impl Account {
         spent: Spent,
         open: impl IntoIterator<Item = (Millis, HoldId, P)>,
     ) -> Self {
-        let mut account = Self { cells, open: BTreeMap::new(), advanced_to, spent };
+        let mut account = Self { cells, open: Open::default(), advanced_to, spent };
         for (end, id, parts) in open {
             let place = |(cell, amount)| Some((Self::find(&account.cells, cell)? as u16, amount));
             let parts = parts.into_iter().filter_map(place).collect();
@@ -150,7 +146,7 @@ impl Account {
 
     /// Whether no lease runs at `now`.
     pub fn is_quiet(&self, now: Millis) -> bool {
-        self.open.last_key_value().is_none_or(|((end, _), _)| *end <= now)
+        self.open.last_end().is_none_or(|end| end <= now)
     }
 
     /// Whether it is as if it had never been.
@@ -162,7 +158,7 @@ impl Account {
     /// over and its buckets full, so that a new one would decide the same.
     /// `None`: never.
     pub fn at_rest(&self) -> Option<Millis> {
-        let lease_end = self.open.last_key_value().map_or(Millis(0), |((end, _), _)| *end);
+        let lease_end = self.open.last_end().unwrap_or(Millis(0));
         let cell_end = |(place, entry): (usize, &Place)| match &entry.cell {
             Cell::Window(window) => window.at_rest(),
             Cell::Bucket(bucket) => bucket.at_rest(self.lease_ends(place, bucket.at())),
@@ -174,9 +170,7 @@ impl Account {
 
     /// When the next lease ends after `now`.
     pub fn next_lease_end(&self, now: Millis) -> Option<Millis> {
-        use std::ops::Bound::{Excluded, Unbounded};
-        let to_come = (Excluded((now, HoldId(u128::MAX))), Unbounded);
-        self.open.range(to_come).next().map(|((end, _), _)| *end)
+        self.open.after(now).next().map(|((end, _), _)| *end)
     }
 
     fn find(cells: &[Place], id: CellId) -> Option<usize> {
@@ -213,8 +207,7 @@ impl Account {
     }
 
     fn bring_to(&self, cell: &mut Cell, place: u16, charge: Option<&Charge>, now: Millis) {
-        let ended = self.open.range(..=(now, HoldId(u128::MAX)));
-        let mut ends = ended.flat_map(|((end, _), parts)| {
+        let mut ends = self.open.until(now).flat_map(|((end, _), parts)| {
             parts.iter().filter(|(part, _)| *part == place).map(|(_, amount)| (*end, *amount))
         });
         match (cell, charge) {
@@ -236,9 +229,7 @@ impl Account {
 
     /// Lease ends after `now` that free something in cell `place`, ascending.
     pub fn lease_ends(&self, place: usize, now: Millis) -> impl Iterator<Item = (Millis, u64)> + '_ {
-        use std::ops::Bound::{Excluded, Unbounded};
-        let to_come = self.open.range((Excluded((now, HoldId(u128::MAX))), Unbounded));
-        to_come.flat_map(move |((end, _), parts)| {
+        self.open.after(now).flat_map(move |((end, _), parts)| {
             let own = parts.iter().filter(move |(part, _)| usize::from(*part) == place);
             own.map(move |(_, amount)| (*end, *amount))
         })
@@ -252,17 +243,7 @@ impl Account {
             self.cells.shrink_to_fit();
         }
         self.advanced_to = self.advanced_to.max(projection.now);
-        while let Some(first) = self.open.first_entry().filter(|first| first.key().0 <= projection.now) {
-            first.remove();
-        }
-        self.rest();
-    }
-
-    /// An emptied map keeps a node of nearly a kilobyte: too much at rest.
-    fn rest(&mut self) {
-        if self.open.is_empty() {
-            self.open = BTreeMap::new();
-        }
+        self.open.remove_until(projection.now);
     }
 
     /// Notes that `hold` occupies what its receipts say until `end`.
@@ -272,7 +253,7 @@ impl Account {
         hold: HoldId,
         receipts: impl Iterator<Item = &'r Receipt>,
     ) {
-        let mut parts = Parts::new();
+        let mut parts: SmallVec<[(u16, u64); 8]> = SmallVec::new();
         for receipt in receipts {
             let Some(place) = Self::find(&self.cells, receipt.cell) else { continue };
             match &self.cells[place].cell {
@@ -283,12 +264,11 @@ impl Account {
                 Cell::Bucket(_) | Cell::Window(_) | Cell::Rolling(_) => {}
             }
         }
-        self.open.insert((end, hold), parts);
+        self.open.insert((end, hold), Parts::from(parts.as_slice()));
     }
 
     pub fn remove_open(&mut self, end: Millis, hold: HoldId) {
-        self.open.remove(&(end, hold));
-        self.rest();
+        self.open.remove((end, hold));
     }
 
     /// Counts what a shadow limit would have refused, where its cell is known.

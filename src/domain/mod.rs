@@ -11,6 +11,7 @@ pub mod grant;
 pub mod hold;
 pub mod ids;
 pub mod line;
+mod open;
 pub mod plan;
 pub mod price;
 pub mod quantity;

@@ -1,18 +1,19 @@
 //! One account in memory, with the holds and request ids of its user.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
+use super::holds::Holds;
 use super::promises::Promises;
 use super::{Loaded, REQUESTS_KEPT_MS};
 use crate::domain::account::Account;
 use crate::domain::charge::AccountKey;
-use crate::domain::hold::Hold;
 use crate::domain::ids::HoldId;
 use crate::domain::time::Millis;
 
@@ -26,6 +27,14 @@ const FEW: usize = 28;
 const AT_ONCE: usize = 16;
 /// Those of so long a time are let go of at once.
 const SPAN_MS: i64 = 4 * 3_600_000;
+
+pub(super) const SHARDS: usize = 256;
+
+/// A table within a shard goes by the lowest bits of the same hash and by the highest: all that
+/// is in it would meet in a few places if the shard went by these, too.
+pub(super) fn shard_of(hash: u64) -> usize {
+    (hash >> 32) as usize % SHARDS
+}
 
 /// Keys that are random or hashed already need no second hash.
 #[derive(Default, Clone)]
@@ -58,6 +67,30 @@ pub(super) struct Entry {
     pub used_in: AtomicU32,
 }
 
+/// An entry in a table, equal to whatever has its key: with a copy of the key beside it an idle
+/// account would take some fifty bytes more.
+pub(super) struct ByKey(pub Arc<Entry>);
+
+impl Borrow<AccountKey> for ByKey {
+    fn borrow(&self) -> &AccountKey {
+        &self.0.key
+    }
+}
+
+impl Hash for ByKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.key.hash(state);
+    }
+}
+
+impl PartialEq for ByKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.key == other.0.key
+    }
+}
+
+impl Eq for ByKey {}
+
 /// What is known of an account.
 #[derive(Default)]
 pub(super) struct State {
@@ -67,13 +100,11 @@ pub(super) struct State {
     pub account: Account,
     /// Unfinished holds, and finished ones until that is on record (a user's
     /// account only).
-    pub holds: AsIsMap<HoldId, Arc<Hold>>,
+    pub holds: Holds,
     /// Request ids, by their digests: those of unfinished holds, and of what finished of late.
     pub requests: AsIsMap<u64, Seen>,
-    /// The others.
-    pub older: Older,
-    /// How often some were put there.
-    pub asides: u32,
+    /// The others; few accounts have any.
+    pub older: Option<Box<Older>>,
     /// Its holds may be on record by another name still.
     pub came: bool,
     /// Waits told by a pool.
@@ -119,7 +150,7 @@ pub(super) type Guards<'a> = SmallVec<[MutexGuard<'a, State>; 3]>;
 impl State {
     /// Whether there is nothing in it.
     pub fn is_blank(&self) -> bool {
-        self.account.is_blank() && self.holds.is_empty() && self.requests.is_empty() && self.older.is_empty()
+        self.account.is_blank() && self.holds.is_empty() && self.requests.is_empty() && !self.has_older()
     }
 
     /// The hold that a request id stands for, of those that are known exactly.
@@ -129,7 +160,18 @@ impl State {
 
     /// Whether the ledger has to say what a request id stands for.
     pub fn must_ask(&self, digest: u64) -> bool {
-        !self.requests.contains_key(&digest) && self.older.may_have(digest)
+        !self.requests.contains_key(&digest)
+            && self.older.as_ref().is_some_and(|older| older.may_have(digest))
+    }
+
+    /// Whether there are request ids that are not known exactly.
+    pub fn has_older(&self) -> bool {
+        self.older.as_ref().is_some_and(|older| !older.spans.is_empty())
+    }
+
+    /// How often some were set aside.
+    pub fn asides(&self) -> u32 {
+        self.older.as_ref().map_or(0, |older| older.asides)
     }
 
     /// Remembers a request id.
@@ -148,18 +190,20 @@ impl State {
     /// request ids; `asides` are those of when it was asked. What was put aside since is perhaps
     /// not in its answer: then it is asked again.
     pub fn load(&mut self, loaded: Loaded, asides: u32) {
-        if self.loaded && asides != self.asides {
+        if self.loaded && asides != self.asides() {
             return;
         }
         let requests = loaded.requests.into_iter().map(|(digest, id, at)| (digest, Seen::new(id, at)));
         if self.loaded {
-            self.older = Older::default();
+            if let Some(older) = &mut self.older {
+                older.spans = Vec::new();
+            }
             // What is here already may have gone on meanwhile.
             requests.for_each(|(digest, seen)| _ = self.requests.entry(digest).or_insert(seen));
             return;
         }
         self.account = loaded.account;
-        self.holds = loaded.unfinished.into_iter().map(|hold| (hold.id, hold)).collect();
+        self.holds = loaded.unfinished.into_iter().collect();
         self.requests = requests.collect();
         self.loaded = true;
         self.set_aside(self.account.advanced_to());
@@ -168,18 +212,16 @@ impl State {
     /// Keeps of request ids whose holds finished a while ago as little as will do, and lets go
     /// of those that do not count any more.
     fn set_aside(&mut self, now: Millis) {
-        let Self { requests, older, holds, came, asides, .. } = self;
+        let Self { requests, older, holds, came, .. } = self;
         if *came || requests.len() < FEW {
             requests.retain(|_, seen| seen.is_kept(now));
             return;
         }
         let is_late = |seen: &Seen| seen.finished != Millis::MAX && seen.finished.plus_ms(LATELY_MS) <= now;
         // On record, so that the ledger can be asked.
-        let aside = requests.extract_if(|_, seen| is_late(seen) && !holds.contains_key(&seen.hold()));
+        let aside = requests.extract_if(|_, seen| is_late(seen) && !holds.contains(seen.hold()));
         let aside = aside.filter(|(_, seen)| seen.is_kept(now));
-        if older.add(aside.map(|(digest, seen)| (digest, seen.finished)), now) {
-            *asides = asides.wrapping_add(1);
-        }
+        older.get_or_insert_default().add(aside.map(|(digest, seen)| (digest, seen.finished)), now);
         if requests.len() < requests.capacity() / 4 {
             requests.shrink_to(requests.len() * 2);
         }
@@ -190,7 +232,11 @@ impl State {
 /// the ledger: of a million users with a thousand calls each a day, one new id in four million
 /// is asked about in vain.
 #[derive(Default)]
-pub(super) struct Older(Vec<Span>);
+pub(super) struct Older {
+    spans: Vec<Span>,
+    /// How often some were put here.
+    asides: u32,
+}
 
 /// What finished within the same four hours, counted from 1970.
 struct Span {
@@ -200,32 +246,27 @@ struct Span {
 }
 
 impl Older {
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     fn may_have(&self, digest: u64) -> bool {
-        self.0.iter().any(|span| span.digests.binary_search(&(digest as u32)).is_ok())
+        self.spans.iter().any(|span| span.digests.binary_search(&(digest as u32)).is_ok())
     }
 
-    /// Adds what finished when, and lets go of spans in which nothing counts any more; whether
-    /// there was anything to add.
-    fn add(&mut self, requests: impl Iterator<Item = (u64, Millis)>, now: Millis) -> bool {
+    /// Adds what finished when, and lets go of spans in which nothing counts any more.
+    fn add(&mut self, requests: impl Iterator<Item = (u64, Millis)>, now: Millis) {
         let kept_from = now.plus_ms(-REQUESTS_KEPT_MS).0.div_euclid(SPAN_MS);
-        self.0.retain(|span| span.number >= kept_from);
+        self.spans.retain(|span| span.number >= kept_from);
         let mut is_any = false;
         for (digest, finished) in requests {
             is_any = true;
             let number = finished.0.div_euclid(SPAN_MS);
-            match self.0.iter_mut().rev().find(|span| span.number == number) {
+            match self.spans.iter_mut().rev().find(|span| span.number == number) {
                 Some(span) => span.push(digest as u32),
-                None => self.0.push(Span { number, digests: vec![digest as u32] }),
+                None => self.spans.push(Span { number, digests: vec![digest as u32] }),
             }
         }
         if is_any {
-            self.0.iter_mut().for_each(|span| span.digests.sort_unstable());
+            self.spans.iter_mut().for_each(|span| span.digests.sort_unstable());
+            self.asides = self.asides.wrapping_add(1);
         }
-        is_any
     }
 }
 
@@ -241,6 +282,8 @@ impl Span {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     const HOUR_MS: i64 = 3_600_000;
@@ -285,28 +328,37 @@ mod tests {
             (CALLS..2 * CALLS).all(|call| !state.must_ask(digest(call))),
             "of new ones none is asked about"
         );
-        let numbers: Vec<_> = state.older.0.iter().map(|span| span.number).collect();
+        let numbers: Vec<_> =
+            state.older.iter().flat_map(|older| &older.spans).map(|span| span.number).collect();
         assert!(numbers.len() as i64 <= REQUESTS_KEPT_MS / SPAN_MS + 1, "{numbers:?}");
+    }
+
+    #[test]
+    fn what_is_in_one_shard_is_spread_over_its_table() {
+        let of_one = (0..256 * 256).map(digest).filter(|hash| shard_of(*hash) == 7);
+        let (places, tags): (BTreeSet<u64>, BTreeSet<u64>) =
+            of_one.map(|hash| (hash % 256, hash >> 57)).unzip();
+        assert!(places.len() > 128 && tags.len() > 64, "{} places, {} tags", places.len(), tags.len());
     }
 
     #[test]
     fn an_answer_from_before_others_were_set_aside_is_not_put_in_place() {
         let (mut state, at) = after_calls(300);
-        let asked = state.asides;
+        let asked = state.asides();
         let stale = answer(0..300, &at);
         // Meanwhile the user goes on, and more is set aside.
         for call in 300..600 {
             state.remember(digest(call), hold(call), at(call), at(call));
         }
-        assert_ne!(state.asides, asked);
+        assert_ne!(state.asides(), asked);
         state.load(stale, asked);
         let now = at(600);
         let known = |state: &State, call| state.request(digest(call), now) == Some(hold(call));
         for call in 0..600 {
             assert!(known(&state, call) || state.must_ask(digest(call)), "call {call} is lost");
         }
-        state.load(answer(0..600, &at), state.asides);
-        assert!((0..600).all(|call| known(&state, call)) && state.older.is_empty());
+        state.load(answer(0..600, &at), state.asides());
+        assert!((0..600).all(|call| known(&state, call)) && !state.has_older());
     }
 
     #[test]
@@ -317,7 +369,7 @@ mod tests {
             state.remember(digest(call), hold(call), at(call), at(call));
         }
         let now = Millis(23 * HOUR_MS);
-        assert!(state.older.is_empty() && state.asides == 0);
+        assert!(!state.has_older() && state.asides() == 0);
         let late = CALLS - 60;
         assert!((late..CALLS).all(|call| state.request(digest(call), now.max(at(call))) == Some(hold(call))));
     }

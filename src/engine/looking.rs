@@ -22,7 +22,7 @@ impl MemoryEngine {
         charges: &[Charge],
         now: Millis,
     ) -> Option<Probed> {
-        let entry = self.shard(key).lock().get(key).map(Arc::clone)?;
+        let entry = self.shard(key).lock().get(key).map(|known| Arc::clone(&known.0))?;
         let state = entry.state.lock();
         let now = now.max(state.account.advanced_to());
         let next_lease_end = state.account.next_lease_end(now);
@@ -41,7 +41,7 @@ impl MemoryEngine {
             }
             let state = entry.state.lock();
             if !state.moved {
-                return state.holds.get(&id).cloned();
+                return state.holds.get(id).cloned();
             }
         }
         None
@@ -50,7 +50,7 @@ impl MemoryEngine {
     /// See [`Engine::rest`].
     pub(super) fn rest_now(&self, key: &AccountKey, now: Millis) -> Result<Step<Rest>, EngineError> {
         self.with(std::slice::from_ref(key), now, |_, guards, _| {
-            let unfinished = guards[0].holds.values().any(|hold| !hold.is_finished());
+            let unfinished = guards[0].holds.iter().any(|hold| !hold.is_finished());
             Ok(Rest { at: guards[0].account.at_rest(), unfinished })
         })
     }

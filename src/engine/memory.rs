@@ -4,7 +4,7 @@
 //! the outbox), so no two operations can wait for each other. An account with
 //! a change that is not on record, or with a lease that runs, stays.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use super::entry::{AsIsMap, Asked, Entry, Guards, Pins, State};
+use super::entry::{AsIsMap, Asked, ByKey, Entry, Guards, Pins, SHARDS, State, shard_of};
 use super::lines::{self, Lines};
 use super::outbox::Outbox;
 use super::refusing::{count_shadow_refusals, rests_on_unrecorded, spread_pool_waits};
@@ -28,11 +28,11 @@ use crate::domain::ids::{HoldId, UserId};
 use crate::domain::step::{self, Projections, Verdict};
 use crate::domain::time::Millis;
 
-const SHARDS: usize = 256;
+type Shard = HashSet<ByKey, ahash::RandomState>;
 
 /// See the module's text.
 pub struct MemoryEngine {
-    shards: Vec<Mutex<HashMap<AccountKey, Arc<Entry>, ahash::RandomState>>>,
+    shards: Vec<Mutex<Shard>>,
     hasher: ahash::RandomState,
     owners: Vec<Mutex<AsIsMap<HoldId, Arc<Entry>>>>,
     pub(super) outbox: Outbox,
@@ -48,7 +48,7 @@ impl MemoryEngine {
     pub fn new(max_accounts: usize) -> Self {
         let hasher = ahash::RandomState::new();
         Self {
-            shards: (0..SHARDS).map(|_| Mutex::new(HashMap::with_hasher(hasher.clone()))).collect(),
+            shards: (0..SHARDS).map(|_| Mutex::new(HashSet::with_hasher(hasher.clone()))).collect(),
             owners: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher,
             outbox: Outbox::default(),
@@ -59,15 +59,12 @@ impl MemoryEngine {
         }
     }
 
-    pub(super) fn shard(
-        &self,
-        key: &AccountKey,
-    ) -> &Mutex<HashMap<AccountKey, Arc<Entry>, ahash::RandomState>> {
-        &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
+    pub(super) fn shard(&self, key: &AccountKey) -> &Mutex<Shard> {
+        &self.shards[shard_of(self.hasher.hash_one(key))]
     }
 
     pub(super) fn owner_shard(&self, id: HoldId) -> &Mutex<AsIsMap<HoldId, Arc<Entry>>> {
-        &self.owners[(id.0 as usize) % SHARDS]
+        &self.owners[shard_of(id.0 as u64)]
     }
 
     /// Finds or makes the entries of `keys`.
@@ -75,13 +72,13 @@ impl MemoryEngine {
         let sweep = self.sweeps.load(Ordering::Relaxed);
         let pin = |key: &AccountKey| {
             let mut shard = self.shard(key).lock();
-            if let Some(entry) = shard.get(key) {
+            if let Some(ByKey(entry)) = shard.get(key) {
                 entry.used_in.store(sweep, Ordering::Relaxed);
                 return Arc::clone(entry);
             }
             let entry = Entry { key: key.clone(), state: Mutex::default(), used_in: AtomicU32::new(sweep) };
             let entry = Arc::new(entry);
-            shard.insert(key.clone(), Arc::clone(&entry));
+            shard.insert(ByKey(Arc::clone(&entry)));
             self.known.fetch_add(1, Ordering::Relaxed);
             entry
         };
@@ -150,8 +147,8 @@ impl MemoryEngine {
     }
 
     pub(super) fn forget(&self, state: &mut State, _entry: &Entry) {
-        for id in state.holds.keys() {
-            self.owner_shard(*id).lock().remove(id);
+        for hold in state.holds.iter() {
+            self.owner_shard(hold.id).lock().remove(&hold.id);
         }
         *state = State::default();
     }
@@ -204,7 +201,7 @@ impl MemoryEngine {
                 state.account.insert_open(end, hold.id, receipts);
             }
         }
-        guards[0].holds.insert(hold.id, Arc::clone(hold));
+        guards[0].holds.put(Arc::clone(hold));
         self.owner_shard(hold.id).lock().insert(hold.id, Arc::clone(&pins.0[0]));
         if let Some(digest) = digest {
             let finished = hold.finished_at().unwrap_or(Millis::MAX);
@@ -214,7 +211,7 @@ impl MemoryEngine {
 
     fn finish_now(&self, finish: &Finish, now: Millis) -> Result<Step<Finished>, EngineError> {
         self.with(&finish.accounts, now, |pins, guards, now| {
-            let known = guards[0].holds.get(&finish.hold).cloned();
+            let known = guards[0].holds.get(finish.hold).cloned();
             let Some(before) = known.or_else(|| finish.ended_by_rule.clone()) else {
                 return Ok(Finished::NotOpen);
             };
@@ -231,7 +228,7 @@ impl MemoryEngine {
                 guards.iter_mut().for_each(|state| state.account.remove_open(end, hold.id));
             }
             accept(guards, projections);
-            guards[0].holds.insert(hold.id, Arc::clone(&hold));
+            guards[0].holds.put(Arc::clone(&hold));
             self.owner_shard(hold.id).lock().insert(hold.id, Arc::clone(&pins.0[0]));
             if let (Some(mark), Some(at)) = (&hold.request, hold.finished_at()) {
                 guards[0].remember(mark.id.digest(), hold.id, at, now);
@@ -243,7 +240,7 @@ impl MemoryEngine {
 
     fn extend_now(&self, extend: &Extend, now: Millis) -> Result<Step<Extended>, EngineError> {
         self.with(&extend.accounts, now, |pins, guards, now| {
-            let Some(before) = guards[0].holds.get(&extend.hold).cloned() else {
+            let Some(before) = guards[0].holds.get(extend.hold).cloned() else {
                 return Ok(Extended::NotOpen);
             };
             let longer = match finishing::extend(&accounts(guards), extend, &before, now) {
@@ -257,7 +254,7 @@ impl MemoryEngine {
                 state.account.remove_open(before.expires_at, hold.id);
                 state.account.insert_open(hold.expires_at, hold.id, receipts);
             }
-            guards[0].holds.insert(hold.id, Arc::clone(&hold));
+            guards[0].holds.put(Arc::clone(&hold));
             let ticket = self.record(pins, guards, Some(before), Some(&hold))?;
             let (standings, shortfalls) = (longer.standings, longer.shortfalls);
             Ok(Extended::Done { hold, standings, shortfalls, ticket })
@@ -286,11 +283,8 @@ impl MemoryEngine {
     /// Removes a finished hold that is on record now.
     fn retire(&self, entry: &Entry, hold: &Arc<Hold>) {
         let mut state = entry.state.lock();
-        if state.holds.get(&hold.id).is_some_and(|known| Arc::ptr_eq(known, hold)) {
-            state.holds.remove(&hold.id);
-            if state.holds.is_empty() {
-                state.holds.shrink_to_fit();
-            }
+        if state.holds.get(hold.id).is_some_and(|known| Arc::ptr_eq(known, hold)) {
+            state.holds.remove(hold.id);
             self.owner_shard(hold.id).lock().remove(&hold.id);
         }
     }
@@ -318,7 +312,7 @@ pub(super) fn missing(
     for (place, (state, entry)) in guards.iter().zip(&pins.0).enumerate() {
         if lacks(place, state) {
             missing.keys.push(entry.key.clone());
-            missing.asked.0.push((Arc::clone(entry), state.asides));
+            missing.asked.0.push((Arc::clone(entry), state.asides()));
         }
     }
     (!missing.keys.is_empty()).then_some(missing)
@@ -453,8 +447,10 @@ impl Engine for MemoryEngine {
         for shard in &self.shards {
             let gone: Vec<_> = {
                 let mut shard = shard.lock();
-                let gone = shard.extract_if(|key, _| key.tenant == tenant);
-                gone.map(|(_, entry)| entry).collect()
+                shard
+                    .extract_if(|ByKey(entry)| entry.key.tenant == tenant)
+                    .map(|ByKey(entry)| entry)
+                    .collect()
             };
             self.known.fetch_sub(gone.len(), Ordering::Relaxed);
             gone.iter().for_each(|entry| self.forget(&mut entry.state.lock(), entry));
@@ -471,7 +467,7 @@ impl Engine for MemoryEngine {
         let crowded = self.known.load(Ordering::Relaxed) > self.max_accounts;
         for shard in &self.shards {
             let mut dropped = 0;
-            shard.lock().retain(|_, entry| {
+            shard.lock().retain(|ByKey(entry)| {
                 // What has moved away stays long enough for everybody to notice.
                 let crowded = crowded && !entry.state.try_lock().is_none_or(|state| state.moved);
                 let idle = crowded || sweep.wrapping_sub(entry.used_in.load(Ordering::Relaxed)) >= 2;

@@ -2,6 +2,7 @@
 
 mod entry;
 mod finishing;
+mod holds;
 mod lines;
 mod looking;
 mod memory;

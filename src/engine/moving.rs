@@ -34,7 +34,7 @@ impl MemoryEngine {
             smallvec![source.state.lock(), target]
         };
         // By its new name the ledger might not know what request ids stand for.
-        let lacks = |_, state: &State| !state.loaded || !state.older.is_empty();
+        let lacks = |_, state: &State| !state.loaded || state.has_older();
         if let Some(missing) = missing(&pins, &guards, lacks) {
             return Ok(Step::Missing(missing));
         }
@@ -43,7 +43,7 @@ impl MemoryEngine {
             return Ok(Step::Done(Moved::Done(self.queue_barrier())));
         }
         let counts = |state: &State| {
-            let unfinished = state.holds.values().any(|hold| !hold.is_finished());
+            let unfinished = state.holds.iter().any(|hold| !hold.is_finished());
             unfinished || state.account.at_rest().is_none_or(|at| at > now)
         };
         if counts(&guards[1]) {
@@ -53,13 +53,13 @@ impl MemoryEngine {
         let mut state = std::mem::replace(&mut *guards[0], emptied);
         let renamed =
             |hold: &Arc<Hold>| Arc::new(Hold { user: to.clone(), admits_user: false, ..Hold::clone(hold) });
-        state.holds = state.holds.iter().map(|(id, hold)| (*id, renamed(hold))).collect();
+        state.holds = state.holds.iter().map(renamed).collect();
         // Request ids of earlier are remembered beside those that come.
         state.requests.extend(std::mem::take(&mut guards[1].requests));
         state.came = true;
-        let moved: Vec<Arc<Hold>> = state.holds.values().cloned().collect();
+        let moved: Vec<Arc<Hold>> = state.holds.iter().cloned().collect();
         // Those that are finished and not on record yet.
-        state.holds.extend(std::mem::take(&mut guards[1].holds));
+        guards[1].holds.iter().for_each(|hold| state.holds.put(Arc::clone(hold)));
         for hold in &moved {
             self.owner_shard(hold.id).lock().insert(hold.id, Arc::clone(target));
         }
@@ -69,7 +69,7 @@ impl MemoryEngine {
 
     /// See [`Engine::reopen`].
     pub(super) fn reopen_now(&self, key: &AccountKey) {
-        let entry = self.shard(key).lock().get(key).map(Arc::clone);
+        let entry = self.shard(key).lock().get(key).map(|known| Arc::clone(&known.0));
         let Some(entry) = entry else { return };
         let mut state = entry.state.lock();
         if state.moved {
