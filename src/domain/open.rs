@@ -23,6 +23,7 @@ const FEW: usize = 8;
 pub(super) enum Open {
     /// Ascending.
     Few(Vec<(Lease, Parts)>),
+    #[allow(clippy::box_collection, reason = "an account at rest would be larger otherwise")]
     Many(Box<BTreeMap<Lease, Parts>>),
 }
 

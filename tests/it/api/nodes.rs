@@ -50,6 +50,9 @@ async fn a_call_begins_at_one_node_and_ends_at_another() {
 async fn a_test_clock_holds_everywhere_at_once() {
     let Some((t, other)) = pair().await else { return };
     t.plan(&Sheet::new().dr(1)).await;
+    // Whoever a node meets before it knows of the plan is put on the one before.
+    let of_day = async || row(&other.quota("u").await.ok(), "requests_per_day")["limit"].clone();
+    soon("the plan", async || of_day().await == 1).await;
     for day in 11..15 {
         t.set_clock(&format!("2026-03-{day}T00:00:00.000Z")).await;
         let made = other.check(json!({"user": "u", "input_tokens": 1})).await.ok();
